@@ -1,0 +1,26 @@
+"""Settings of SmartGen, said once: flags, environment, help and README table come from here."""
+
+from smartgen.config.flags import (
+    ENVIRONMENT_VARIABLE,
+    add_flags,
+    settings_from_environment,
+    settings_from_mapping,
+    settings_from_namespace,
+    settings_to_mapping,
+    settings_table,
+)
+from smartgen.config.settings import OnUnsupported, Protocol, Settings, SettingsError
+
+__all__ = [
+    "ENVIRONMENT_VARIABLE",
+    "OnUnsupported",
+    "Protocol",
+    "Settings",
+    "SettingsError",
+    "add_flags",
+    "settings_from_environment",
+    "settings_from_mapping",
+    "settings_from_namespace",
+    "settings_table",
+    "settings_to_mapping",
+]

@@ -1,0 +1,77 @@
+"""One request's sender on the prefill server."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sglang.srt.disaggregation.base.conn import KVPoll, KVTransferMetric
+from sglang.srt.disaggregation.mooncake.conn import MooncakeKVSender
+
+from smartgen.core import RequestKey
+from smartgen.metrics import catalog
+from smartgen_patches.disagg.request_mode import requested_mode
+from smartgen_patches.telemetry import FULL_PATH
+
+
+class SmartGenKVSender(MooncakeKVSender):
+    """Layer-wise where its request and the peer allow it, else SGLang's own chunk-wise transfer.
+
+    Everything here runs on the scheduler thread.
+    """
+
+    # SGLang's alternative pins page numbers with CUDA; NumPy serves every device.
+    supports_host_tensor_indices = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._side = self.kv_mgr.prefill_side
+        self._mode = self.kv_mgr.settings.mode
+        self._key: RequestKey | None = None
+
+    @property
+    def pushes_layers(self) -> bool:
+        """Whether the attention backend should report this request's layers."""
+        return self._key is not None and self.conclude_state is None
+
+    def note_request(self, req: Any) -> None:
+        """What only the request knows: a mode of its own. Called before `init`."""
+        self._mode = requested_mode(req, self.kv_mgr.settings.mode)
+
+    def init(self, num_kv_indices: int, aux_index: int | None = None) -> None:
+        super().init(num_kv_indices, aux_index)
+        self._key = self._side.open(self.bootstrap_room, num_kv_indices, self._mode)
+
+    def layer_written(self, layer: int, start: int, src_pages: npt.NDArray[np.int32]) -> None:
+        """The layer's KV of these page positions is in the pool; returns at once."""
+        if self._key is not None:
+            self._side.agent.layer_written(self._key, layer, start, src_pages)
+
+    def _poll_with_status(self, check_status: Any) -> KVPoll:
+        if self.conclude_state is None:
+            reason = self._side.rejection(self.bootstrap_room)
+            if reason is not None:
+                self.kv_mgr.record_failure(self.bootstrap_room, reason)
+                self.kv_mgr.update_status(self.bootstrap_room, KVPoll.Failed)
+        return super()._poll_with_status(check_status)
+
+    def get_transfer_metric(self) -> KVTransferMetric:
+        """SGLang's own series, from what was really sent."""
+        metric = super().get_transfer_metric()
+        report = self._side.take_report(self.bootstrap_room)
+        if report is not None:
+            metric.transfer_total_bytes = report.total_bytes
+            metric.transfer_latency_s = report.transfer_s
+        elif self._key is None and self.conclude_state == KVPoll.Success:
+            self.kv_mgr.sink.count(
+                catalog.SENT_BYTES, metric.transfer_total_bytes, path=FULL_PATH
+            )
+        return metric
+
+    def abort(self) -> None:
+        self._side.abort_room(self.bootstrap_room)
+        super().abort()
+
+    def clear(self) -> None:
+        super().clear()
+        if self.conclude_state != KVPoll.Success:
+            self._side.abort_room(self.bootstrap_room)
