@@ -35,7 +35,7 @@ def before_finalize_bootstrap(queue: Any, req: Any) -> None:
     """Hook on PrefillBootstrapQueue.finalize_bootstrap, which then calls the sender's init."""
     note = getattr(req.disagg_kv_sender, "note_request", None)
     if note is not None:
-        note(req)
+        note(req, queue.scheduler.req_to_token_pool.req_to_token)
 
 
 def before_run_batch(scheduler: Any, batch: Any, pp_proxy_tensors: Any = None) -> None:
@@ -58,7 +58,8 @@ def _chunk_pages(scheduler: Any, req: Any) -> ChunkPages | None:
     end = min(req.extend_end, prompt)
     # A middle chunk's last, partial page is completed by the next chunk.
     end_page = -(-end // page_size) if end == prompt else end // page_size
-    start_page = req.start_send_idx // page_size
+    # A cached prefix is committed on its own, before the forward or with the chunk.
+    start_page = max(req.start_send_idx, req.prefix_len) // page_size
     if end_page <= start_page:
         return None
     row = scheduler.req_to_token_pool.req_to_token[

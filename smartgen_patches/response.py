@@ -1,6 +1,7 @@
 """What the client and the metrics learn about a transfer: `meta_info["smartgen"]` and TTST.
 
-Runs on the decode server, whose response is the one that reaches the client.
+The decode server's response is the one that reaches the client of a router; a client that posts
+to both servers sees prefill's view as well.
 """
 
 import time
@@ -8,18 +9,36 @@ from collections.abc import Callable
 from typing import Any
 
 from smartgen.metrics import catalog
+from smartgen.transfer import TransferReport
 from smartgen_patches.telemetry import metrics_sink
 
 _REPORT = "_smartgen_report"
 _ARRIVED = "_smartgen_arrived"
-KEY = "smartgen"
+_KEY = "smartgen"
+
+
+def attach_report(req: Any, report: dict[str, Any]) -> None:
+    """`report` (plain JSON values) goes into the request's finishing response."""
+    setattr(req, _REPORT, report)
+
+
+def transfer_values(report: TransferReport) -> dict[str, Any]:
+    """A sender's report as plain JSON values; times in seconds."""
+    return {
+        "bytes": {path.label: count for path, count in report.bytes_by_path},
+        "resent_bytes": report.resent_bytes,
+        "overlapped_bytes": report.overlapped_bytes,
+        "transfer_s": round(report.transfer_s, 6),
+        "tail_s": round(report.tail_s, 6),
+    }
 
 
 def before_commit_transfer(queue: Any, decode_req: Any) -> None:
     """Hook on DecodeTransferQueue._commit_transfer_to_req, which then drops the receiver."""
     take = getattr(decode_req.kv_receiver, "take_report", None)
     if take is not None:
-        setattr(decode_req.req, _REPORT, take())
+        report = take(decode_req.req, queue.scheduler.req_to_token_pool.req_to_token)
+        attach_report(decode_req.req, report)
         setattr(decode_req.req, _ARRIVED, decode_req.kv_receiver.arrived)
 
 
@@ -43,5 +62,5 @@ def around_build_customized_info(
     info = original(streamer, reqs)
     reports = [getattr(req, _REPORT, None) if req.finished() else None for req in reqs]
     if any(report is not None for report in reports):
-        info[KEY] = [[report] if report is not None else [] for report in reports]
+        info[_KEY] = [[report] if report is not None else [] for report in reports]
     return info

@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 class SmartGenKVManager(MooncakeKVManager):
     """One per server rank. `prefill_side` or `decode_side` is set, by the server's role."""
 
+    # Failures name their cause on the decode server as well; a stock peer reads this frame too.
+    kv_status_msg_carries_reason = True
     prefill_side: PrefillSide
     decode_side: DecodeSide
 

@@ -125,6 +125,12 @@ class PrefillSide:
         """Why this room must fail although nothing was sent yet; said once."""
         return self._rejected.take(room)
 
+    def report_of(self, room: int) -> TransferReport | None:
+        """The report of a delivered room."""
+        with self._lock:
+            found = self._rooms.get(room)
+        return None if found is None else found.report
+
     def take_report(self, room: int) -> TransferReport | None:
         """The report of a delivered room; the room is forgotten."""
         with self._lock:

@@ -10,6 +10,7 @@ from sglang.srt.disaggregation.mooncake.conn import MooncakeKVReceiver
 
 from smartgen import wire
 from smartgen.core import RequestKey
+from smartgen_patches.digest import kv_digest
 
 
 class SmartGenKVReceiver(MooncakeKVReceiver):
@@ -43,13 +44,21 @@ class SmartGenKVReceiver(MooncakeKVReceiver):
             return self._poll_landing()
         return super()._poll()
 
-    def take_report(self) -> dict[str, Any]:
-        """What `meta_info["smartgen"]` says about this transfer; plain JSON values."""
-        report = self._side.close(self.bootstrap_room)
-        if report is None:
-            return {"mode": "full"}
-        values = {k: v.value if isinstance(v, Enum) else v for k, v in asdict(report).items()}
-        return {k: v for k, v in values.items() if v is not None}
+    def take_report(self, req: Any, req_to_token: Any) -> dict[str, Any]:
+        """What `meta_info["smartgen"]` says about this transfer; plain JSON values.
+
+        Called before the request's first decode step.
+        """
+        closed = self._side.close(self.bootstrap_room)
+        report: dict[str, Any] = {"mode": "full"}
+        if closed is not None:
+            values = {k: v.value if isinstance(v, Enum) else v for k, v in asdict(closed).items()}
+            report = {k: v for k, v in values.items() if v is not None}
+        if self.kv_mgr.settings.debug:
+            report["kv_digest"] = kv_digest(
+                self.kv_mgr.kv_args, req_to_token, req.kv.req_pool_idx, len(req.origin_input_ids)
+            )
+        return report
 
     def clear(self) -> None:
         self._side.close(self.bootstrap_room)

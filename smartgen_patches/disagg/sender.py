@@ -9,7 +9,9 @@ from sglang.srt.disaggregation.mooncake.conn import MooncakeKVSender
 
 from smartgen.core import RequestKey
 from smartgen.metrics import catalog
+from smartgen_patches.digest import kv_digest
 from smartgen_patches.disagg.request_mode import requested_mode
+from smartgen_patches.response import attach_report, transfer_values
 from smartgen_patches.telemetry import FULL_PATH
 
 
@@ -27,15 +29,18 @@ class SmartGenKVSender(MooncakeKVSender):
         self._side = self.kv_mgr.prefill_side
         self._mode = self.kv_mgr.settings.mode
         self._key: RequestKey | None = None
+        self._req: Any = None
+        self._req_to_token: Any = None
 
     @property
     def pushes_layers(self) -> bool:
         """Whether the attention backend should report this request's layers."""
         return self._key is not None and self.conclude_state is None
 
-    def note_request(self, req: Any) -> None:
-        """What only the request knows: a mode of its own. Called before `init`."""
+    def note_request(self, req: Any, req_to_token: Any) -> None:
+        """What only the request knows: a mode of its own, its row. Called before `init`."""
         self._mode = requested_mode(req, self.kv_mgr.settings.mode)
+        self._req, self._req_to_token = req, req_to_token
 
     def init(self, num_kv_indices: int, aux_index: int | None = None) -> None:
         super().init(num_kv_indices, aux_index)
@@ -52,7 +57,26 @@ class SmartGenKVSender(MooncakeKVSender):
             if reason is not None:
                 self.kv_mgr.record_failure(self.bootstrap_room, reason)
                 self.kv_mgr.update_status(self.bootstrap_room, KVPoll.Failed)
-        return super()._poll_with_status(check_status)
+        status = super()._poll_with_status(check_status)
+        if status == KVPoll.Success and self._req is not None:
+            self._attach_report()
+        return status
+
+    def _attach_report(self) -> None:
+        """SGLang releases the pages right after it has seen success."""
+        req, self._req = self._req, None
+        report = {"mode": "full" if self._key is None else "layerwise"}
+        sent = self._side.report_of(self.bootstrap_room)
+        if sent is not None:
+            report |= transfer_values(sent)
+        if self.kv_mgr.settings.debug:
+            report["kv_digest"] = kv_digest(
+                self.kv_mgr.kv_args,
+                self._req_to_token,
+                req.kv.req_pool_idx,
+                len(req.origin_input_ids),
+            )
+        attach_report(req, report)
 
     def get_transfer_metric(self) -> KVTransferMetric:
         """SGLang's own series, from what was really sent."""
