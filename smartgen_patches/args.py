@@ -31,7 +31,7 @@ def after_add_cli_args(result: None, parser: argparse.ArgumentParser) -> None:
 def around_from_cli_args(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Hook on ServerArgs.from_cli_args: keep our values, which SGLang's record has no field for."""
     server_args = original(*args, **kwargs)
-    namespace = kwargs.get("args", args[-1] if args else None)
+    namespace: argparse.Namespace = kwargs["args"] if "args" in kwargs else args[-1]
     try:
         server_args._smartgen = settings_to_mapping(settings_from_namespace(namespace))
     except SettingsError as error:

@@ -14,8 +14,8 @@ from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBack
 from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 from sglang.srt.platforms import current_platform
-
 from smartgen import ops
+
 from smartgen_patches.forward_context import layer_written
 from smartgen_patches.platform_cpu import PortableCpuPlatform
 

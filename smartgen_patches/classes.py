@@ -8,8 +8,8 @@ from sglang.srt.disaggregation.utils import KVClassType, TransferBackend
 from sglang.srt.platforms import current_platform
 from sglang.srt.plugins.hook_registry import HookRegistry
 from sglang.srt.runtime_context import get_server_args
-
 from smartgen.config import Settings
+
 from smartgen_patches.args import settings_of
 from smartgen_patches.errors import StartRefused
 from smartgen_patches.platform_cpu import PortableCpuPlatform

@@ -56,7 +56,7 @@ def _kv_bytes_per_token(server_args: Any) -> int:
     element = _KV_ELEMENT_BYTES.get(name, 2)
     heads = model.get_num_kv_heads(cfg.tp_size)
     per_layer = heads * (model.head_dim + model.v_head_dim) * element
-    return max(1, model.num_hidden_layers * per_layer)
+    return max(1, int(model.num_hidden_layers * per_layer))
 
 
 def _limit_threads(cfg: Any) -> None:

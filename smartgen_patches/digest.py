@@ -31,9 +31,7 @@ def kv_digest(kv_args: Any, req_to_token: Any, row: int, tokens: int) -> list[in
     ]
 
 
-def _crc(
-    entries: list[tuple[int, int]], pages: list[int], page_size: int, tokens: int
-) -> int:
+def _crc(entries: list[tuple[int, int]], pages: list[int], page_size: int, tokens: int) -> int:
     crc = 0
     for base, page_bytes in entries:
         left = tokens

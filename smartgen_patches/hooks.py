@@ -11,6 +11,8 @@ from typing import Any, Literal
 from smartgen_patches import (
     args,
     classes,
+    cpu_ops,
+    diagnostics,
     forward_context,
     idle,
     response,
@@ -81,6 +83,20 @@ HOOKS: tuple[Hook, ...] = (
         handler=idle.after_on_idle,
         parameters=("self",),
         reason="sleeps while a transfer is all there is to wait for; SGLang spins",
+    ),
+    Hook(
+        target=_SRT + "managers.scheduler.Scheduler.get_internal_state",
+        kind="after",
+        handler=diagnostics.after_get_internal_state,
+        parameters=("self", "recv_req"),
+        reason="shows open transfers and free pages in /server_info",
+    ),
+    Hook(
+        target=_SRT + "layers.quantization.unquant.UnquantizedLinearMethod.apply",
+        kind="around",
+        handler=cpu_ops.around_linear_apply,
+        parameters=("self", "layer", "x", "bias"),
+        reason="ATen's GEMM on the CPU does not reach memory speed for a decode step's few rows",
     ),
     Hook(
         target=_SRT

@@ -13,6 +13,7 @@ from sglang.srt.platforms.cpu import CpuDeviceMixin
 from sglang.srt.platforms.device_mixin import PlatformEnum
 from sglang.srt.platforms.interface import PlatformCapabilities, SRTPlatform
 
+DISPATCH_KEY = "smartgen_cpu"
 _QUALIFIED_NAME = "smartgen_patches.platform_cpu.PortableCpuPlatform"
 
 
@@ -31,7 +32,7 @@ def _accelerator_present() -> bool:
         return True
     if getattr(torch.version, "musa", None) is not None:
         return True
-    return torch.backends.mps.is_available()
+    return bool(torch.backends.mps.is_available())
 
 
 class PortableCpuPlatform(CpuDeviceMixin, SRTPlatform):
@@ -49,6 +50,10 @@ class PortableCpuPlatform(CpuDeviceMixin, SRTPlatform):
         # SGLang tests this name in places that would otherwise call Triton; the class behind it
         # is ours (attention.py).
         return "torch_native"
+
+    def get_dispatch_key_name(self) -> str:
+        # Operators registered under this key (cpu_ops.py) come before SGLang's plain torch ones.
+        return DISPATCH_KEY
 
     def get_torch_profiler_activity_str(self) -> str:
         return "CPU"

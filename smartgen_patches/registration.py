@@ -7,6 +7,7 @@ from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from smartgen_patches.args import BACKEND_NAME
 from smartgen_patches.attention import install_attention_backend
 from smartgen_patches.cpu_defaults import apply_platform_defaults
+from smartgen_patches.cpu_ops import install_cpu_ops
 from smartgen_patches.hooks import HOOKS
 from smartgen_patches.resolution import resolve_pd_disaggregation
 from smartgen_patches.verify import refuse_unless_verified
@@ -21,3 +22,4 @@ def register_hooks() -> None:
     for hook in HOOKS:
         HookRegistry.register(hook.target, hook.handler, HookType(hook.kind))
     install_attention_backend()
+    install_cpu_ops()

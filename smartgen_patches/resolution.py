@@ -12,9 +12,9 @@ from typing import Any
 from sglang.srt.arg_groups.model_override_base import model_config_of
 from sglang.srt.arg_groups.overrides import declare_resolution, resolving_view
 from sglang.srt.platforms import current_platform
-
 from smartgen.config import OnUnsupported, Settings, SettingsError, settings_to_mapping
 from smartgen.core import Mode
+
 from smartgen_patches.args import BACKEND_NAME, attach_settings
 from smartgen_patches.errors import StartRefused
 from smartgen_patches.platform_cpu import PortableCpuPlatform
@@ -60,7 +60,9 @@ def _supported(server_args: Any, settings: Settings) -> Settings:
         return settings
     sentence = f"--smartgen-mode {settings.mode.value}: {reason}"
     if settings.on_unsupported is OnUnsupported.REFUSE:
-        raise StartRefused(f"{sentence} (or serve by full transfer: --smartgen-on-unsupported full)")
+        raise StartRefused(
+            f"{sentence} (or serve by full transfer: --smartgen-on-unsupported full)"
+        )
     logger.warning("smartgen: %s; serving by full transfer", sentence)
     return replace(settings, mode=Mode.FULL)
 

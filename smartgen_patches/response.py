@@ -10,6 +10,7 @@ from typing import Any
 
 from smartgen.metrics import catalog
 from smartgen.transfer import TransferReport
+
 from smartgen_patches.telemetry import metrics_sink
 
 _REPORT = "_smartgen_report"

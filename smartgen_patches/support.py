@@ -27,9 +27,7 @@ def _flag(name: str) -> Unsupported:
 
 
 def _size(name: str) -> Unsupported:
-    return Unsupported(
-        "--" + name.replace("_", "-"), lambda cfg: getattr(cfg, name) > 1, "use 1"
-    )
+    return Unsupported("--" + name.replace("_", "-"), lambda cfg: getattr(cfg, name) > 1, "use 1")
 
 
 UNSUPPORTED: tuple[Unsupported, ...] = (

@@ -3,7 +3,6 @@
 import functools
 
 from sglang.srt.runtime_context import get_observability
-
 from smartgen.metrics import NullSink, PrometheusSink, Sink
 
 # Label of bytes that went by SGLang's own transfer, beside the names of our paths.

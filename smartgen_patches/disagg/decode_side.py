@@ -9,6 +9,7 @@ from smartgen import wire
 from smartgen.core import RequestKey
 from smartgen.metrics import catalog
 from smartgen.runtime import DecodeAgent
+
 from smartgen_patches.disagg.peers import HELLO_TAG, PrefillPeers
 
 logger = logging.getLogger(__name__)
@@ -41,6 +42,11 @@ class DecodeSide:
             self.agent.close(replaced)
         self.agent.open(key, total_pages=total_pages, mode=self._manager.settings.mode)
         return wire.Open.of(key, self._manager.settings.mode, total_pages)
+
+    def open_count(self) -> int:
+        """Rooms whose pages are offered and whose request has not started."""
+        with self._lock:
+            return len(self._keys)
 
     def key_of(self, room: int) -> RequestKey | None:
         with self._lock:

@@ -4,9 +4,8 @@ import hashlib
 import json
 from typing import Any
 
-from sglang.srt.arg_groups.model_override_base import model_config_of
-
 import smartgen
+from sglang.srt.arg_groups.model_override_base import model_config_of
 from smartgen.core import Identity, KVGeometry, Mode
 from smartgen.wire import WIRE_VERSION
 
@@ -17,9 +16,7 @@ _VOLATILE = ("_name_or_path", "transformers_version", "_commit_hash", "torch_dty
 def geometry_of(kv_args: Any) -> KVGeometry:
     """The pool's shape: SGLang lists K of every layer, then V of every layer (MHA)."""
     sizes = tuple(int(size) for size in kv_args.kv_item_lens)
-    return KVGeometry(
-        layers=len(sizes) // 2, page_size=int(kv_args.page_size), page_bytes=sizes
-    )
+    return KVGeometry(layers=len(sizes) // 2, page_size=int(kv_args.page_size), page_bytes=sizes)
 
 
 def identity_of(kv_args: Any, server_args: Any, mode: Mode, kv_dtype: str) -> Identity:

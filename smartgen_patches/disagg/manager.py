@@ -11,9 +11,9 @@ from typing import Any
 
 from sglang.srt.disaggregation.mooncake.conn import MooncakeKVManager
 from sglang.srt.disaggregation.utils import DisaggregationMode
-
 from smartgen import wire
 from smartgen.metrics import catalog
+
 from smartgen_patches.args import settings_of
 from smartgen_patches.disagg.decode_side import DecodeSide
 from smartgen_patches.disagg.identity import geometry_of, identity_of
@@ -57,11 +57,18 @@ class SmartGenKVManager(MooncakeKVManager):
     # ---- prefill
 
     def add_transfer_request(
-        self, bootstrap_room: int, kv_indices: Any, index_slice: slice, is_last_chunk: bool, **more: Any
+        self,
+        bootstrap_room: int,
+        kv_indices: Any,
+        index_slice: slice,
+        is_last_chunk: bool,
+        **more: Any,
     ) -> None:
         """A chunk is computed and its pages are final. Scheduler thread."""
         side = self.prefill_side
-        if not side.commit(bootstrap_room, kv_indices, index_slice, is_last_chunk, more.get("aux_index")):
+        if not side.commit(
+            bootstrap_room, kv_indices, index_slice, is_last_chunk, more.get("aux_index")
+        ):
             super().add_transfer_request(
                 bootstrap_room, kv_indices, index_slice, is_last_chunk, **more
             )
@@ -126,7 +133,9 @@ class SmartGenKVManager(MooncakeKVManager):
         try:
             return bool(take(msg))
         except Exception:
-            logger.exception("smartgen: a control message of %d frames was not understood", len(msg))
+            logger.exception(
+                "smartgen: a control message of %d frames was not understood", len(msg)
+            )
             self.sink.count(catalog.MALFORMED)
             return True
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 from sglang.srt.disaggregation.base.conn import KVPoll
-
 from smartgen import wire
 from smartgen.core import Destination, Mode, RequestKey
 from smartgen.metrics import catalog
 from smartgen.runtime import Failure, PrefillAgent
 from smartgen.transfer import TransferReport
 from smartgen.transport import MooncakeTransport
+
 from smartgen_patches.disagg.peers import DecodePeers, hello_frames
 from smartgen_patches.disagg.rejected import RejectedRooms
 from smartgen_patches.transport import chosen_protocol
@@ -125,6 +125,11 @@ class PrefillSide:
         """Why this room must fail although nothing was sent yet; said once."""
         return self._rejected.take(room)
 
+    def open_count(self) -> int:
+        """Layer-wise transfers that are not over."""
+        with self._lock:
+            return len(self._rooms)
+
     def report_of(self, room: int) -> TransferReport | None:
         """The report of a delivered room."""
         with self._lock:
@@ -167,7 +172,9 @@ class PrefillSide:
         info = self._destinations(room)[0]
         kv_args = self._manager.kv_args
         pairs = zip(
-            kv_args.aux_data_ptrs, self._registered(info).dst_aux_ptrs, kv_args.aux_item_lens,
+            kv_args.aux_data_ptrs,
+            self._registered(info).dst_aux_ptrs,
+            kv_args.aux_item_lens,
             strict=False,
         )
         return tuple(
@@ -182,7 +189,9 @@ class PrefillSide:
         if wire.is_ours(msg):
             for message in wire.unpack(msg):
                 if isinstance(message, wire.Close):
-                    logger.error("smartgen: decode refuses room %d: %s", message.room, message.reason)
+                    logger.error(
+                        "smartgen: decode refuses room %d: %s", message.room, message.reason
+                    )
                     self._rejected.add(message.room, message.reason)
             return True
         if msg[0] == b"None":

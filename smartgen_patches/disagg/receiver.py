@@ -7,9 +7,9 @@ from typing import Any
 
 from sglang.srt.disaggregation.base.conn import KVPoll
 from sglang.srt.disaggregation.mooncake.conn import MooncakeKVReceiver
-
 from smartgen import wire
 from smartgen.core import RequestKey
+
 from smartgen_patches.digest import kv_digest
 
 
@@ -77,7 +77,7 @@ class SmartGenKVReceiver(MooncakeKVReceiver):
         if key is None:
             return True
         self._side.agent.succeeded(key)
-        return self._side.agent.ready(key)
+        return bool(self._side.agent.ready(key))
 
     def _poll_landing(self) -> KVPoll:
         key = self._side.key_of(self.bootstrap_room)

@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 from sglang.srt.disaggregation.base.conn import KVPoll, KVTransferMetric
 from sglang.srt.disaggregation.mooncake.conn import MooncakeKVSender
-
 from smartgen.core import RequestKey
 from smartgen.metrics import catalog
+
 from smartgen_patches.digest import kv_digest
 from smartgen_patches.disagg.request_mode import requested_mode
 from smartgen_patches.response import attach_report, transfer_values
@@ -65,7 +65,7 @@ class SmartGenKVSender(MooncakeKVSender):
     def _attach_report(self) -> None:
         """SGLang releases the pages right after it has seen success."""
         req, self._req = self._req, None
-        report = {"mode": "full" if self._key is None else "layerwise"}
+        report: dict[str, Any] = {"mode": "full" if self._key is None else "layerwise"}
         sent = self._side.report_of(self.bootstrap_room)
         if sent is not None:
             report |= transfer_values(sent)
@@ -86,9 +86,7 @@ class SmartGenKVSender(MooncakeKVSender):
             metric.transfer_total_bytes = report.total_bytes
             metric.transfer_latency_s = report.transfer_s
         elif self._key is None and self.conclude_state == KVPoll.Success:
-            self.kv_mgr.sink.count(
-                catalog.SENT_BYTES, metric.transfer_total_bytes, path=FULL_PATH
-            )
+            self.kv_mgr.sink.count(catalog.SENT_BYTES, metric.transfer_total_bytes, path=FULL_PATH)
         return metric
 
     def abort(self) -> None:

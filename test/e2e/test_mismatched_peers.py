@@ -1,0 +1,94 @@
+"""Peers that do not fit: the first request gets a typed error on both sides, and both live on."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import requests
+from smartgen.client import RequestFailed
+from smartgen.launch import Role, ServeMode
+
+pytestmark = [pytest.mark.sglang, pytest.mark.mooncake, pytest.mark.slow, pytest.mark.timeout(900)]
+
+WITHIN_S = 5.0
+
+
+@pytest.fixture(scope="module")
+def prefill(servers):
+    """The one that stays while decode servers of every kind come and go."""
+    started = servers.start(Role.PREFILL, name="prefill")
+    servers.wait(started)
+    return started
+
+
+def errors_of(client, prompt="The capital of France is"):
+    """What each side says to one request, and how long the slower one took."""
+    room_body = {
+        "text": prompt,
+        "sampling_params": {"temperature": 0, "max_new_tokens": 4},
+        "bootstrap_host": client.bootstrap_host,
+        "bootstrap_port": client.bootstrap_port,
+        "bootstrap_room": time.monotonic_ns() % (1 << 60),
+    }
+    started = time.monotonic()
+
+    def post(url):
+        reply = requests.post(f"{url}/generate", json=room_body, timeout=60)
+        return reply.status_code, reply.text
+
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(post, (client.prefill_url, client.decode_url)))
+    return answers, time.monotonic() - started
+
+
+def alive(*specs):
+    return all(requests.get(f"{s.url}/health", timeout=30).status_code == 200 for s in specs)
+
+
+@pytest.mark.parametrize(
+    ("mode", "extra", "words"),
+    [
+        (ServeMode.LAYERWISE, ("--page-size", "32"), ("page", "16", "32")),
+        (ServeMode.FULL, (), ("mode", "layerwise", "full")),
+        (ServeMode.LAYERWISE, ("--dtype", "float32"), ("dtype", "bfloat16", "float32")),
+        (ServeMode.STOCK, (), ("smartgen", "mooncake")),
+    ],
+    ids=["page_size", "mode", "dtype", "stock_decode"],
+)
+def test_decode_that_does_not_fit(servers, prefill, mode, extra, words):
+    decode = servers.start(Role.DECODE, mode, *extra)
+    try:
+        servers.wait(decode)
+        answers, took = errors_of(servers.client(prefill[1], decode[1]))
+        for status, text in answers:
+            assert status >= 400
+            assert all(word in text for word in words), text
+        assert took < WITHIN_S
+        assert alive(prefill[1], decode[1])
+        for process in (prefill[0], decode[0]) if mode is not ServeMode.STOCK else (prefill[0],):
+            log = process.log.read_text()
+            assert all(word in log for word in words)
+    finally:
+        servers.stop(decode[0])
+
+
+def test_prefill_serves_a_fitting_decode_afterwards(servers, prefill):
+    decode = servers.start(Role.DECODE)
+    try:
+        servers.wait(decode)
+        answer = servers.client(prefill[1], decode[1]).ask("The capital of France is")
+        assert "Paris" in answer.text
+    finally:
+        servers.stop(decode[0])
+        servers.stop(prefill[0])
+
+
+def test_stock_prefill_and_our_decode(servers):
+    stock = servers.start(Role.PREFILL, ServeMode.STOCK)
+    decode = servers.start(Role.DECODE)
+    servers.wait(stock, decode)
+    with pytest.raises(RequestFailed) as refused:
+        servers.client(stock[1], decode[1], timeout_s=30).ask("The capital of France is")
+    assert "smartgen" in str(refused.value)
+    assert alive(stock[1], decode[1])
+    assert "stock mooncake" in decode[0].log.read_text()
