@@ -8,6 +8,7 @@ platform (without it SGLang does not start here) but loads no SmartGen plugin.
 """
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -124,7 +125,7 @@ def one_request(url: str, prompt: list[int]) -> tuple[float, float]:
                 stamps.append(time.perf_counter())
     if len(stamps) < DECODE_TOKENS:
         raise RuntimeError(f"{url} gave {len(stamps) - 1} chunks instead of {DECODE_TOKENS}")
-    gaps = [later - earlier for earlier, later in zip(stamps[1:], stamps[2:], strict=False)]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(stamps[1:])]
     return stamps[1] - stamps[0], statistics.median(gaps)
 
 

@@ -130,17 +130,17 @@ class PrefillSide:
         with self._lock:
             return len(self._rooms)
 
-    def report_of(self, room: int) -> TransferReport | None:
-        """The report of a delivered room."""
+    def finish(self, key: RequestKey) -> TransferReport | None:
+        """SGLang is done with this transfer: its report if it was delivered, else it is aborted."""
         with self._lock:
-            found = self._rooms.get(room)
-        return None if found is None else found.report
-
-    def take_report(self, room: int) -> TransferReport | None:
-        """The report of a delivered room; the room is forgotten."""
-        with self._lock:
-            found = self._rooms.pop(room, None)
-        return None if found is None else found.report
+            found = self._rooms.get(key.room)
+            if found is None or found.key != key:
+                return None
+            if found.report is not None:
+                del self._rooms[key.room]
+                return found.report
+        self.agent.abort(key, "given up by the prefill server")
+        return None
 
     def _destinations(self, room: int) -> list[Any]:
         infos = self._manager.transfer_infos.get(room, {})

@@ -8,6 +8,7 @@ from sglang.srt.disaggregation.base.conn import KVPoll, KVTransferMetric
 from sglang.srt.disaggregation.mooncake.conn import MooncakeKVSender
 from smartgen.core import RequestKey
 from smartgen.metrics import catalog
+from smartgen.transfer import TransferReport
 
 from smartgen_patches.digest import kv_digest
 from smartgen_patches.disagg.request_mode import requested_mode
@@ -31,6 +32,7 @@ class SmartGenKVSender(MooncakeKVSender):
         self._key: RequestKey | None = None
         self._req: Any = None
         self._req_to_token: Any = None
+        self._sent: TransferReport | None = None
 
     @property
     def pushes_layers(self) -> bool:
@@ -65,10 +67,11 @@ class SmartGenKVSender(MooncakeKVSender):
     def _attach_report(self) -> None:
         """SGLang releases the pages right after it has seen success."""
         req, self._req = self._req, None
-        report: dict[str, Any] = {"mode": "full" if self._key is None else "layerwise"}
-        sent = self._side.report_of(self.bootstrap_room)
-        if sent is not None:
-            report |= transfer_values(sent)
+        report: dict[str, Any] = {"mode": "full"}
+        if self._key is not None:
+            self._sent = self._side.finish(self._key)
+        if self._sent is not None:
+            report = {"mode": "layerwise", **transfer_values(self._sent)}
         if self.kv_mgr.settings.debug:
             report["kv_digest"] = kv_digest(
                 self.kv_mgr.kv_args,
@@ -81,10 +84,9 @@ class SmartGenKVSender(MooncakeKVSender):
     def get_transfer_metric(self) -> KVTransferMetric:
         """SGLang's own series, from what was really sent."""
         metric = super().get_transfer_metric()
-        report = self._side.take_report(self.bootstrap_room)
-        if report is not None:
-            metric.transfer_total_bytes = report.total_bytes
-            metric.transfer_latency_s = report.transfer_s
+        if self._sent is not None:
+            metric.transfer_total_bytes = self._sent.total_bytes
+            metric.transfer_latency_s = self._sent.transfer_s
         elif self._key is None and self.conclude_state == KVPoll.Success:
             self.kv_mgr.sink.count(catalog.SENT_BYTES, metric.transfer_total_bytes, path=FULL_PATH)
         return metric
@@ -95,5 +97,6 @@ class SmartGenKVSender(MooncakeKVSender):
 
     def clear(self) -> None:
         super().clear()
-        if self.conclude_state != KVPoll.Success:
-            self._side.abort_room(self.bootstrap_room)
+        if self._key is not None and self._sent is None:
+            # Delivered or not, SGLang is done with it; what still runs is followed to its end.
+            self._side.finish(self._key)

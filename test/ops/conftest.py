@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import pytest
 import smartgen_kernel
 import torch
-from torch import Tensor
-
 from smartgen.ops import Tolerance
+from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +30,17 @@ class Paged:
     def scale(self) -> float:
         return self.q.shape[-1] ** -0.5
 
-    def extend(self, operator: Callable[..., tuple[Tensor, Tensor]], **keywords: object) -> tuple[Tensor, Tensor]:
+    def extend(
+        self, operator: Callable[..., tuple[Tensor, Tensor]], **keywords: object
+    ) -> tuple[Tensor, Tensor]:
         return operator(
             self.q, self.k_cache, self.v_cache, self.req_to_token, self.rows, self.prefix_lens, self.seq_lens,
             page_size=self.page_size, scale=self.scale, **keywords,
         )  # fmt: skip
 
-    def decode(self, operator: Callable[..., tuple[Tensor, Tensor]], **keywords: object) -> tuple[Tensor, Tensor]:
+    def decode(
+        self, operator: Callable[..., tuple[Tensor, Tensor]], **keywords: object
+    ) -> tuple[Tensor, Tensor]:
         """The last query of every request (all have at least one fresh token, or none and length 0)."""
         last = (self.seq_lens - self.prefix_lens).cumsum(0) - 1
         return operator(
@@ -63,13 +66,17 @@ def make_paged(
     pages_of = [-(-length // page_size) for length in seq_lens]
     pages = torch.randperm(sum(pages_of) + 3, generator=generator) + 1
     width = max([*seq_lens, 1]) + 2 * page_size
-    table = torch.full((len(seq_lens) + 2, width + 5), -(2**30), dtype=torch.int32)[:, :width]  # row stride > width
+    table = torch.full((len(seq_lens) + 2, width + 5), -(2**30), dtype=torch.int32)[
+        :, :width
+    ]  # row stride > width
     rows = torch.randperm(len(seq_lens) + 2, generator=generator)[: len(seq_lens)]
     shape = ((sum(pages_of) + 4) * page_size, kv_heads, head_size)
     k_cache, v_cache = torch.full(shape, math.nan), torch.full(shape, math.inf)
     used = 0
     for row, length, count in zip(rows.tolist(), seq_lens, pages_of, strict=True):
-        slots = (pages[used : used + count, None] * page_size + torch.arange(page_size)).flatten()[:length]
+        slots = (pages[used : used + count, None] * page_size + torch.arange(page_size)).flatten()[
+            :length
+        ]
         table[row, :length] = slots.to(torch.int32)
         k_cache[slots] = torch.randn(length, kv_heads, head_size, generator=generator) * 1.5
         v_cache[slots] = torch.randn(length, kv_heads, head_size, generator=generator)
@@ -89,7 +96,9 @@ def make_paged(
 
 def check_close(got: Tensor, expected: Tensor, tolerance: Tolerance) -> None:
     assert got.dtype == expected.dtype
-    torch.testing.assert_close(got.float(), expected.float(), rtol=tolerance.relative, atol=tolerance.absolute)
+    torch.testing.assert_close(
+        got.float(), expected.float(), rtol=tolerance.relative, atol=tolerance.absolute
+    )
 
 
 def check_lse2(got: Tensor, expected: Tensor, tolerance: Tolerance) -> None:

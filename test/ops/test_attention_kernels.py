@@ -7,7 +7,6 @@ import smartgen_kernel
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
 from smartgen.ops import TOLERANCES, reference
 
 LENGTHS = [1, 15, 16, 17, 27, 61, 113, 1000]
@@ -37,7 +36,11 @@ def test_requests_with_scattered_pages_and_different_prefixes(
     paged, close, lse2_close, isa, dtype, page_size, index_dtype
 ):
     batch = paged(
-        [61, 300, 5, 32, 96], [32, 0, 4, 32, 64], dtype=dtype, page_size=page_size, index_dtype=index_dtype
+        [61, 300, 5, 32, 96],
+        [32, 0, 4, 32, 64],
+        dtype=dtype,
+        page_size=page_size,
+        index_dtype=index_dtype,
     )
     tolerance = TOLERANCES["attention"][dtype]
     out, lse2 = batch.extend(smartgen_kernel.extend_attention, isa=isa)
@@ -55,7 +58,9 @@ def test_requests_with_scattered_pages_and_different_prefixes(
     ("heads", "kv_heads"), [(1, 1), (4, 2), (6, 2), (4, 1), (5, 1), (14, 2), (8, 1), (9, 1)]
 )
 def test_head_sizes_and_groups(paged, close, lse2_close, isa, dtype, head_size, heads, kv_heads):
-    batch = paged([70, 113], [32, 48], heads=heads, kv_heads=kv_heads, head_size=head_size, dtype=dtype)
+    batch = paged(
+        [70, 113], [32, 48], heads=heads, kv_heads=kv_heads, head_size=head_size, dtype=dtype
+    )
     tolerance = TOLERANCES["attention"][dtype]
     for run, kernel, plain in (
         (batch.extend, smartgen_kernel.extend_attention, reference.extend_attention),
@@ -115,11 +120,18 @@ def test_nan_in_a_visible_token_is_reported_not_hidden(paged, isa, dtype):
         assert lse2.isnan().all()
 
 
-def test_large_logits_and_negative_scale(paged, close, lse2_close, isa):
+def test_large_logits_and_negative_scale(paged, isa):
     batch = paged([200], dtype=torch.float32)
-    tolerance = TOLERANCES["attention"][torch.float32]
     for scale in (4.0, -1.0):
-        arguments = (batch.q, batch.k_cache, batch.v_cache, batch.req_to_token, batch.rows, batch.prefix_lens, batch.seq_lens)
+        arguments = (
+            batch.q,
+            batch.k_cache,
+            batch.v_cache,
+            batch.req_to_token,
+            batch.rows,
+            batch.prefix_lens,
+            batch.seq_lens,
+        )
         out, lse2 = smartgen_kernel.extend_attention(*arguments, page_size=16, scale=scale, isa=isa)
         expected, expected_lse2 = reference.extend_attention(*arguments, page_size=16, scale=scale)
         torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-4)
@@ -143,7 +155,9 @@ def test_strided_queries_and_given_outputs(paged, isa, dtype):
     assert torch.equal(lse2, expected_lse2)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     requests=st.lists(st.tuples(st.integers(0, 80), st.integers(1, 70)), min_size=1, max_size=4),
     kv_heads=st.integers(1, 3),
@@ -154,7 +168,9 @@ def test_strided_queries_and_given_outputs(paged, isa, dtype):
     isa=st.sampled_from(smartgen_kernel.available_isas()),
     seed=st.integers(0, 1000),
 )
-def test_any_shape(paged, close, lse2_close, requests, kv_heads, group, head_size, page_size, dtype, isa, seed):
+def test_any_shape(
+    paged, close, lse2_close, requests, kv_heads, group, head_size, page_size, dtype, isa, seed
+):
     batch = paged(
         [prefix + fresh for prefix, fresh in requests], [prefix for prefix, _ in requests], heads=kv_heads * group,
         kv_heads=kv_heads, head_size=head_size, page_size=page_size, dtype=dtype, seed=seed,

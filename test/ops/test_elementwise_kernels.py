@@ -3,7 +3,6 @@
 import pytest
 import smartgen_kernel
 import torch
-
 from smartgen.ops import TOLERANCES, backend, reference
 
 WIDTHS = [1, 7, 16, 27, 64, 113, 576, 1000]
@@ -20,7 +19,11 @@ def test_rmsnorm(close, isa, dtype, width):
     close(smartgen_kernel.rmsnorm(x, weight, 1e-5, isa=isa), expected, TOLERANCES["rmsnorm"][dtype])
     wide = values(5, width + 3, dtype=dtype)
     view = wide[:, :width].copy_(x)
-    close(smartgen_kernel.rmsnorm(view, weight, 1e-5, out=view, isa=isa), expected, TOLERANCES["rmsnorm"][dtype])
+    close(
+        smartgen_kernel.rmsnorm(view, weight, 1e-5, out=view, isa=isa),
+        expected,
+        TOLERANCES["rmsnorm"][dtype],
+    )
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -37,7 +40,11 @@ def test_fused_add_rmsnorm(close, isa, dtype, width):
 @pytest.mark.parametrize("width", WIDTHS)
 def test_silu_and_mul(close, isa, dtype, width):
     x = values(5, 2 * width, dtype=dtype) * 4
-    close(smartgen_kernel.silu_and_mul(x, isa=isa), reference.silu_and_mul(x), TOLERANCES["silu_and_mul"][dtype])
+    close(
+        smartgen_kernel.silu_and_mul(x, isa=isa),
+        reference.silu_and_mul(x),
+        TOLERANCES["silu_and_mul"][dtype],
+    )
 
 
 def test_silu_and_mul_of_extreme_values(isa, dtype):
@@ -51,8 +58,12 @@ def test_silu_and_mul_of_extreme_values(isa, dtype):
 
 @pytest.mark.parametrize("neox", [True, False])
 @pytest.mark.parametrize(("head_size", "rotary_dim"), [(64, 64), (80, 32), (128, 128), (64, 36)])
-@pytest.mark.parametrize("cache_dtype", [torch.float32, torch.bfloat16], ids=["cache_fp32", "cache_bf16"])
-def test_rotary_embedding_in_views_of_one_tensor(isa, dtype, neox, head_size, rotary_dim, cache_dtype):
+@pytest.mark.parametrize(
+    "cache_dtype", [torch.float32, torch.bfloat16], ids=["cache_fp32", "cache_bf16"]
+)
+def test_rotary_embedding_in_views_of_one_tensor(
+    isa, dtype, neox, head_size, rotary_dim, cache_dtype
+):
     tokens, q_heads, k_heads = 7, 9, 3
     qkv = values(tokens, (q_heads + 2 * k_heads) * head_size, dtype=dtype)
     cache = values(50, rotary_dim, dtype=cache_dtype).clamp(-1, 1)
@@ -62,7 +73,10 @@ def test_rotary_embedding_in_views_of_one_tensor(isa, dtype, neox, head_size, ro
         (qkv, smartgen_kernel.rotary_embedding, {"isa": isa}),
         (plain, reference.rotary_embedding, {}),
     ):
-        q, k = tensor[:, : q_heads * head_size], tensor[:, q_heads * head_size : (q_heads + k_heads) * head_size]
+        q, k = (
+            tensor[:, : q_heads * head_size],
+            tensor[:, q_heads * head_size : (q_heads + k_heads) * head_size],
+        )
         function(positions, q, k, cache, head_size, neox=neox, **keywords)
     assert torch.equal(qkv, plain)
 
@@ -86,7 +100,11 @@ def test_linear_of_a_row_does_not_depend_on_the_other_rows(isa, dtype):
 def test_backend_linear_takes_any_number_of_rows(close, dtype):
     for rows in (0, 1, 8, 9, 40):
         x, weight = values(rows, 64, dtype=dtype), values(30, 64, dtype=dtype, seed=1)
-        close(backend("cpu").linear(x, weight), reference.linear(x, weight), TOLERANCES["linear"][dtype])
+        close(
+            backend("cpu").linear(x, weight),
+            reference.linear(x, weight),
+            TOLERANCES["linear"][dtype],
+        )
 
 
 def test_threads_do_not_change_bits(isa, dtype):
@@ -103,7 +121,9 @@ def test_threads_do_not_change_bits(isa, dtype):
 @pytest.mark.sglang
 def test_reference_rounds_as_sglang_does():
     layernorm = pytest.importorskip("sglang.srt.layers.layernorm", reason="SGLang is not installed")
-    rotary = pytest.importorskip("sglang.srt.layers.rotary_embedding.utils", reason="SGLang is not installed")
+    rotary = pytest.importorskip(
+        "sglang.srt.layers.rotary_embedding.utils", reason="SGLang is not installed"
+    )
     x, residual = values(5, 576, dtype=torch.bfloat16), values(5, 576, dtype=torch.bfloat16, seed=1)
     norm = layernorm.RMSNorm(576, eps=1e-5).to(torch.bfloat16)
     norm.weight.data.copy_(values(576, dtype=torch.bfloat16, seed=2))
@@ -112,7 +132,10 @@ def test_reference_rounds_as_sglang_does():
     reference.fused_add_rmsnorm(x, residual, norm.weight.data, 1e-5)
     assert torch.equal(x, expected[0])
     assert torch.equal(residual, expected[1])
-    q, cos_sin = values(5, 9 * 64, dtype=torch.bfloat16), values(5, 64, dtype=torch.float32).clamp(-1, 1)
+    q, cos_sin = (
+        values(5, 9 * 64, dtype=torch.bfloat16),
+        values(5, 64, dtype=torch.float32).clamp(-1, 1),
+    )
     cos, sin = cos_sin.chunk(2, dim=-1)
     expected = rotary.apply_rotary_emb(q.view(5, 9, 64), cos, sin, True).flatten(1)
     reference.rotary_embedding(torch.arange(5), q, q.clone(), cos_sin, 64)

@@ -167,9 +167,9 @@ def test_a_missing_model_folder_names_the_remedy(tmp_path):
 def test_too_little_memory_is_refused(model, monkeypatch):
     monkeypatch.setattr(checks, "has_gpu", lambda: False)
     monkeypatch.setattr(
-        checks.psutil, "virtual_memory", lambda: type("M", (), {"available": 5 << 30})
+        checks.psutil, "virtual_memory", lambda: type("M", (), {"available": 6 << 30})
     )
-    with pytest.raises(CheckFailed, match=r"2 servers need about 8.0 GiB .* and 5.0 GiB are"):
+    with pytest.raises(CheckFailed, match=r"2 servers need about 9.5 GiB .* and 6.0 GiB are"):
         checks.require_memory(model, ())
     checks.require_memory(model, ("--max-total-tokens=4096",))
 

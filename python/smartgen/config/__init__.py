@@ -6,8 +6,8 @@ from smartgen.config.flags import (
     settings_from_environment,
     settings_from_mapping,
     settings_from_namespace,
-    settings_to_mapping,
     settings_table,
+    settings_to_mapping,
 )
 from smartgen.config.settings import OnUnsupported, Protocol, Settings, SettingsError
 

@@ -57,7 +57,9 @@ def settings_from_environment() -> Settings:
     except ValueError as error:
         raise SettingsError(f"{ENVIRONMENT_VARIABLE} is not JSON: {error}") from error
     if not isinstance(values, dict):
-        raise SettingsError(f"{ENVIRONMENT_VARIABLE} must be a JSON object, e.g. {{\"mode\": \"full\"}}")
+        raise SettingsError(
+            f'{ENVIRONMENT_VARIABLE} must be a JSON object, e.g. {{"mode": "full"}}'
+        )
     return settings_from_mapping(values)
 
 

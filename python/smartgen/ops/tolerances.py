@@ -1,8 +1,9 @@
 """How far any backend may be from the reference: the one table that tests, benchmarks and docs use.
 
-`out` bounds results in the element type: |got - expected| <= absolute + relative * |expected|. bfloat16 keeps
-8 significant bits, so one rounding is 2^-9 relative; attention also rounds its probabilities to it. `lse2` is an
-absolute bound on the base-2 log-sum-exp, which is float32 in both element types. Operators that only copy are exact.
+`out` bounds results in the element type: |got - expected| <= absolute + relative * |expected|.
+bfloat16 keeps 8 significant bits, so values that round apart differ by up to 2^-7; attention also
+rounds its probabilities to it. `lse2` is an absolute bound on the base-2 log-sum-exp, which is
+float32 in both element types. Operators that only copy or rotate are exact.
 """
 
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Final
 
 import torch
 
-_BF16_STEP: Final = 2.0**-8  # spacing of bfloat16 relative to its value, at most
+_BF16_STEP: Final = 2.0**-7  # neighbouring bfloat16 values differ by at most this, relative
 
 
 @dataclass(frozen=True, kw_only=True)

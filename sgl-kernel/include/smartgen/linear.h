@@ -15,10 +15,7 @@ namespace {
 
 constexpr int kFeaturesAtOnce = 64;   // one work item of a thread
 constexpr int kLinearRows = 4;        // rows of x per pass over a weight row
-#ifndef SG_P
-#define SG_P 4
-#endif
-constexpr int kPrefetchRows = SG_P;  // ahead in W, which is contiguous
+constexpr int kPrefetchRows = 8;      // ahead in W, which is contiguous; 4 is too late, 16 no better
 
 // Sums over width for F features and M rows; lanes are the width.
 template <class Simd, class T, int M, int F, bool Prefetch>
@@ -71,14 +68,14 @@ template <class Simd, class T, int F>
 void linear_features(const Linear& a, int64_t feature) {
   const T* const x = static_cast<const T*>(a.x);
   const T* const w = static_cast<const T*>(a.weight) + feature * a.width;
-  int64_t row = 0;
-  switch (a.rows % kLinearRows) {
+  int64_t row = least<int64_t>(a.rows, (a.rows - 1) % kLinearRows + 1);
+  switch (row) {
     case 1: dot_rows<Simd, T, 1, F, true>(a, w, x, feature, 0); break;
     case 2: dot_rows<Simd, T, 2, F, true>(a, w, x, feature, 0); break;
     case 3: dot_rows<Simd, T, 3, F, true>(a, w, x, feature, 0); break;
-    default: if (a.rows > 0) dot_rows<Simd, T, kLinearRows, F, true>(a, w, x, feature, 0);
+    case 4: dot_rows<Simd, T, 4, F, true>(a, w, x, feature, 0); break;
+    default: return;  // no rows
   }
-  row = a.rows % kLinearRows == 0 ? kLinearRows : a.rows % kLinearRows;
   for (; row < a.rows; row += kLinearRows)
     dot_rows<Simd, T, kLinearRows, F, false>(a, w, x + row * a.x_row, feature, row);
 }

@@ -1,10 +1,7 @@
 // Eight fp32 lanes on AVX2 with FMA.  Same functions as simd_avx512.h, see there for their meaning.
 #pragma once
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12 warns about its own "undefined" intrinsics
 #include <immintrin.h>
-#pragma GCC diagnostic pop
 
 #include <cstdint>
 

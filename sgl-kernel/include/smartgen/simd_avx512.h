@@ -5,8 +5,10 @@
 // compiled for several instruction sets and the linker must never merge them.
 #pragma once
 
+// GCC 12 warns about the undefined operands inside its own intrinsics.
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12 warns about its own "undefined" intrinsics
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
 #pragma GCC diagnostic pop
 
@@ -44,8 +46,20 @@ struct Avx512 {
   static Vec select_ge(Vec a, Vec b, Vec x, Vec y) {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_GE_OQ), y, x);
   }
-  static float sum(Vec v) { return _mm512_reduce_add_ps(v); }
-  static float highest(Vec v) { return _mm512_reduce_max_ps(v); }
+  // Not the library's reductions, which go through intrinsics that GCC 12 warns about.
+  static __m256 upper(Vec v) { return _mm512_maskz_extractf32x8_ps(0xff, v, 1); }
+  static float sum(Vec v) {
+    const __m256 h = _mm256_add_ps(_mm512_castps512_ps256(v), upper(v));
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+  }
+  static float highest(Vec v) {
+    const __m256 h = _mm256_max_ps(_mm512_castps512_ps256(v), upper(v));
+    __m128 s = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+  }
 
   // 2^x; exact for whole x, NaN stays NaN, -inf gives 0.
   static Vec exp2(Vec x) {

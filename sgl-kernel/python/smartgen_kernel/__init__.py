@@ -12,7 +12,13 @@ Common keywords: ``num_threads`` (default ``torch.get_num_threads()``; 1 enters 
 from __future__ import annotations
 
 from smartgen_kernel._attention import decode_attention, extend_attention
-from smartgen_kernel._elementwise import fused_add_rmsnorm, linear, rmsnorm, rotary_embedding, silu_and_mul
+from smartgen_kernel._elementwise import (
+    fused_add_rmsnorm,
+    linear,
+    rmsnorm,
+    rotary_embedding,
+    silu_and_mul,
+)
 from smartgen_kernel._isa import available_isas, isa
 
 __all__ = [

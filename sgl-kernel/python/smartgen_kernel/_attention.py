@@ -6,7 +6,15 @@ import torch
 from torch import Tensor
 
 from smartgen_kernel import _C
-from smartgen_kernel._check import dtype_code, exactly, index_bytes, refuse, same_kind, threads
+from smartgen_kernel._check import (
+    DTYPES,
+    dtype_code,
+    exactly,
+    index_bytes,
+    refuse,
+    same_kind,
+    threads,
+)
 from smartgen_kernel._isa import kernels
 
 
@@ -44,7 +52,20 @@ def extend_attention(
     cut into chunks.  Raises ValueError for tensors, lengths or slots that do not fit.
     """
     return _attention(
-        True, q, k_cache, v_cache, req_to_token, rows, prefix_lens, seq_lens, page_size, scale, out, lse2, num_threads, isa
+        True,
+        q,
+        k_cache,
+        v_cache,
+        req_to_token,
+        rows,
+        prefix_lens,
+        seq_lens,
+        page_size,
+        scale,
+        out,
+        lse2,
+        num_threads,
+        isa,
     )
 
 
@@ -69,7 +90,20 @@ def decode_attention(
     A request of length 0 gives zeros and a log-sum-exp of -inf.
     """
     return _attention(
-        False, q, k_cache, v_cache, req_to_token, rows, None, seq_lens, page_size, scale, out, lse2, num_threads, isa
+        False,
+        q,
+        k_cache,
+        v_cache,
+        req_to_token,
+        rows,
+        None,
+        seq_lens,
+        page_size,
+        scale,
+        out,
+        lse2,
+        num_threads,
+        isa,
     )
 
 
@@ -89,17 +123,9 @@ def _attention(
     num_threads: int | None,
     isa: str | None,
 ) -> tuple[Tensor, Tensor]:
+    tokens, heads, head_size = _query_shape(q)
     dtype = q.dtype
-    code = dtype_code("q", q)
-    same_kind("q", q, dtype)
-    if q.dim() != 3:
-        refuse("q.shape", tuple(q.shape), "[tokens, heads, head_size]")
-    tokens, heads, head_size = q.shape
-    if head_size % 16 or not head_size:
-        refuse("q.shape[2]", head_size, "a positive multiple of 16")
-    q_token, q_head, q_item = q.stride()
-    if q_item != 1:
-        refuse("q.stride", q.stride(), "a contiguous last dimension")
+    q_token, q_head, _ = q.stride()
     k_slot = _slot_stride("k_cache", k_cache, dtype, head_size)
     v_slot = _slot_stride("v_cache", v_cache, dtype, head_size)
     slots, kv_heads, _ = k_cache.shape
@@ -109,34 +135,48 @@ def _attention(
         refuse("q.shape[1]", heads, f"a positive multiple of the {kv_heads} heads of k_cache")
     same_kind("req_to_token", req_to_token, torch.int32)
     if req_to_token.dim() != 2 or req_to_token.stride(1) != 1:
-        refuse("req_to_token.shape", tuple(req_to_token.shape), "[requests, max_len] with contiguous rows")
+        refuse(
+            "req_to_token.shape", tuple(req_to_token.shape), "[requests, max_len], contiguous rows"
+        )
     if page_size < 1:
         refuse("page_size", page_size, "at least 1")
 
-    batch = rows.shape[0] if rows.dim() == 1 else refuse("rows.shape", tuple(rows.shape), "one dimension")
+    batch = seq_lens.numel() if prefix_lens is not None else tokens
     rows_bytes = index_bytes("rows", rows, batch)
     seq_bytes = index_bytes("seq_lens", seq_lens, batch)
     prefix, prefix_bytes = 0, 4
     if prefix_lens is not None:
-        prefix, prefix_bytes = prefix_lens.data_ptr(), index_bytes("prefix_lens", prefix_lens, batch)
-    elif tokens != batch:
-        refuse("q.shape[0]", tokens, f"{batch} as rows")
-
-    if out is None:
-        out = torch.empty(tokens, heads, head_size, dtype=dtype)
-    else:
-        exactly("out", out, (tokens, heads, head_size), dtype)
-    if lse2 is None:
-        lse2 = torch.empty(tokens, heads, dtype=torch.float32)
-    else:
-        exactly("lse2", lse2, (tokens, heads), torch.float32)
+        prefix_bytes = index_bytes("prefix_lens", prefix_lens, batch)
+        prefix = prefix_lens.data_ptr()
+    out = _result("out", out, (tokens, heads, head_size), dtype)
+    lse2 = _result("lse2", lse2, (tokens, heads), torch.float32)
     _C.attention(
-        kernels(isa), extend, code, q.data_ptr(), q_token, q_head, k_cache.data_ptr(), k_slot, v_cache.data_ptr(), v_slot,
-        slots, req_to_token.data_ptr(), req_to_token.stride(0), req_to_token.shape[0], req_to_token.shape[1],
-        rows.data_ptr(), rows_bytes, prefix, prefix_bytes, seq_lens.data_ptr(), seq_bytes, batch, tokens, heads, kv_heads,
-        head_size, page_size, scale, out.data_ptr(), lse2.data_ptr(), threads(num_threads),
+        kernels(isa), extend, DTYPES[dtype], q.data_ptr(), q_token, q_head, k_cache.data_ptr(), k_slot,
+        v_cache.data_ptr(), v_slot, slots, req_to_token.data_ptr(), req_to_token.stride(0), *req_to_token.shape,
+        rows.data_ptr(), rows_bytes, prefix, prefix_bytes, seq_lens.data_ptr(), seq_bytes, batch, tokens, heads,
+        kv_heads, head_size, page_size, scale, out.data_ptr(), lse2.data_ptr(), threads(num_threads),
     )  # fmt: skip
     return out, lse2
+
+
+def _query_shape(q: Tensor) -> torch.Size:
+    dtype_code("q", q)
+    same_kind("q", q, q.dtype)
+    if q.dim() != 3:
+        refuse("q.shape", tuple(q.shape), "[tokens, heads, head_size]")
+    head_size = q.shape[2]
+    if head_size % 16 or not head_size:
+        refuse("q.shape[2]", head_size, "a positive multiple of 16")
+    if q.stride(2) != 1:
+        refuse("q.stride", q.stride(), "a contiguous last dimension")
+    return q.shape
+
+
+def _result(name: str, given: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    if given is None:
+        return torch.empty(shape, dtype=dtype)
+    exactly(name, given, shape, dtype)
+    return given
 
 
 def _slot_stride(name: str, cache: Tensor, dtype: torch.dtype, head_size: int) -> int:
@@ -147,5 +187,7 @@ def _slot_stride(name: str, cache: Tensor, dtype: torch.dtype, head_size: int) -
         refuse(f"{name}.shape", tuple(shape), f"[slots, kv_heads, {head_size}]")
     slot, head, item = cache.stride()
     if item != 1 or head != head_size or slot < shape[1] * head_size:
-        refuse(f"{name}.stride", cache.stride(), f"(at least {shape[1] * head_size}, {head_size}, 1)")
+        refuse(
+            f"{name}.stride", cache.stride(), f"(at least {shape[1] * head_size}, {head_size}, 1)"
+        )
     return slot

@@ -6,14 +6,29 @@ import torch
 from torch import Tensor
 
 from smartgen_kernel import _C
-from smartgen_kernel._check import DTYPES, dtype_code, exactly, index_bytes, refuse, rows_of, same_kind, threads
+from smartgen_kernel._check import (
+    DTYPES,
+    dtype_code,
+    exactly,
+    index_bytes,
+    refuse,
+    rows_of,
+    same_kind,
+    threads,
+)
 from smartgen_kernel._isa import kernels
 
 LINEAR_MAX_ROWS = 8
 
 
 def rmsnorm(
-    x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None, *, num_threads: int | None = None, isa: str | None = None
+    x: Tensor,
+    weight: Tensor,
+    eps: float,
+    out: Tensor | None = None,
+    *,
+    num_threads: int | None = None,
+    isa: str | None = None,
 ) -> Tensor:
     """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension, rounded once.
 
@@ -33,7 +48,13 @@ def rmsnorm(
 
 
 def fused_add_rmsnorm(
-    x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, num_threads: int | None = None, isa: str | None = None
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    eps: float,
+    *,
+    num_threads: int | None = None,
+    isa: str | None = None,
 ) -> None:
     """In place: ``residual += x`` (added in float32, stored in its type), then ``x = rmsnorm(sum) * weight``.
 
@@ -44,12 +65,14 @@ def fused_add_rmsnorm(
     exactly("weight", weight, (width,), x.dtype)
     residual_row = _like("residual", residual, x)
     _C.rms_norm(
-        kernels(isa), code, x.data_ptr(), x_row, residual.data_ptr(), residual_row, weight.data_ptr(), x.data_ptr(), x_row,
-        tokens, width, eps, threads(num_threads),
+        kernels(isa), code, x.data_ptr(), x_row, residual.data_ptr(), residual_row, weight.data_ptr(), x.data_ptr(),
+        x_row, tokens, width, eps, threads(num_threads),
     )  # fmt: skip
 
 
-def silu_and_mul(x: Tensor, out: Tensor | None = None, *, num_threads: int | None = None, isa: str | None = None) -> Tensor:
+def silu_and_mul(
+    x: Tensor, out: Tensor | None = None, *, num_threads: int | None = None, isa: str | None = None
+) -> Tensor:
     """``silu(x[:, :width]) * x[:, width:]`` for x [tokens, 2 * width]; silu is rounded to x's type before the product.
 
     Returns [tokens, width].
@@ -64,7 +87,17 @@ def silu_and_mul(x: Tensor, out: Tensor | None = None, *, num_threads: int | Non
     out_row = rows_of("out", out, x.dtype)
     if out.shape != (tokens, width):
         refuse("out.shape", tuple(out.shape), f"({tokens}, {width})")
-    _C.silu_and_mul(kernels(isa), code, x.data_ptr(), x_row, out.data_ptr(), out_row, tokens, width, threads(num_threads))
+    _C.silu_and_mul(
+        kernels(isa),
+        code,
+        x.data_ptr(),
+        x_row,
+        out.data_ptr(),
+        out_row,
+        tokens,
+        width,
+        threads(num_threads),
+    )
     return out
 
 
@@ -92,20 +125,30 @@ def rotary_embedding(
     if k.shape[0] != tokens:
         refuse("k.shape[0]", k.shape[0], f"{tokens} as q")
     if head_size < 1 or q.shape[1] % head_size or k.shape[1] % head_size:
-        refuse("head_size", head_size, f"a divisor of the widths of q ({q.shape[1]}) and k ({k.shape[1]})")
+        refuse(
+            "head_size",
+            head_size,
+            f"a divisor of the widths of q ({q.shape[1]}) and k ({k.shape[1]})",
+        )
     cache_code = DTYPES.get(cos_sin_cache.dtype)
     if cache_code is None:
         refuse("cos_sin_cache.dtype", cos_sin_cache.dtype, "torch.float32 or torch.bfloat16")
     same_kind("cos_sin_cache", cos_sin_cache, cos_sin_cache.dtype)
     if cos_sin_cache.dim() != 2 or not cos_sin_cache.is_contiguous():
-        refuse("cos_sin_cache.shape", tuple(cos_sin_cache.shape), "[max_positions, rotary_dim], contiguous")
+        refuse(
+            "cos_sin_cache.shape",
+            tuple(cos_sin_cache.shape),
+            "[max_positions, rotary_dim], contiguous",
+        )
     max_positions, rotary_dim = cos_sin_cache.shape
     if rotary_dim % 2 or rotary_dim > head_size:
-        refuse("cos_sin_cache.shape[1]", rotary_dim, f"an even number up to head_size = {head_size}")
+        refuse(
+            "cos_sin_cache.shape[1]", rotary_dim, f"an even number up to head_size = {head_size}"
+        )
     _C.rotary(
-        kernels(isa), code, cache_code, positions.data_ptr(), index_bytes("positions", positions, tokens), q.data_ptr(), q_row,
-        k.data_ptr(), k_row, cos_sin_cache.data_ptr(), max_positions, tokens, q.shape[1] // head_size,
-        k.shape[1] // head_size, head_size, rotary_dim, neox, threads(num_threads),
+        kernels(isa), code, cache_code, positions.data_ptr(), index_bytes("positions", positions, tokens),
+        q.data_ptr(), q_row, k.data_ptr(), k_row, cos_sin_cache.data_ptr(), max_positions, tokens,
+        q.shape[1] // head_size, k.shape[1] // head_size, head_size, rotary_dim, neox, threads(num_threads),
     )  # fmt: skip
 
 
@@ -138,8 +181,8 @@ def linear(
     else:
         exactly("out", out, (rows, features), x.dtype)
     _C.linear(
-        kernels(isa), code, x.data_ptr(), x_row, weight.data_ptr(), 0 if bias is None else bias.data_ptr(), out.data_ptr(),
-        rows, features, width, threads(num_threads),
+        kernels(isa), code, x.data_ptr(), x_row, weight.data_ptr(), 0 if bias is None else bias.data_ptr(),
+        out.data_ptr(), rows, features, width, threads(num_threads),
     )  # fmt: skip
     return out
 

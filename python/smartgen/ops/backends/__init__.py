@@ -51,19 +51,34 @@ class Backend(Protocol):
         lse2: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]: ...
 
-    def merge(self, out_a: Tensor, lse2_a: Tensor, out_b: Tensor, lse2_b: Tensor) -> tuple[Tensor, Tensor]: ...
+    def merge(
+        self, out_a: Tensor, lse2_a: Tensor, out_b: Tensor, lse2_b: Tensor
+    ) -> tuple[Tensor, Tensor]: ...
 
-    def rmsnorm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -> Tensor: ...
+    def rmsnorm(
+        self, x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None
+    ) -> Tensor: ...
 
-    def fused_add_rmsnorm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> None: ...
+    def fused_add_rmsnorm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float
+    ) -> None: ...
 
     def silu_and_mul(self, x: Tensor, out: Tensor | None = None) -> Tensor: ...
 
     def rotary_embedding(
-        self, positions: Tensor, q: Tensor, k: Tensor, cos_sin_cache: Tensor, head_size: int, *, neox: bool = True
+        self,
+        positions: Tensor,
+        q: Tensor,
+        k: Tensor,
+        cos_sin_cache: Tensor,
+        head_size: int,
+        *,
+        neox: bool = True,
     ) -> None: ...
 
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor: ...
+    def linear(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | None = None
+    ) -> Tensor: ...
 
 
 @cache

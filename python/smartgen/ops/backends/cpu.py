@@ -1,6 +1,12 @@
 """CPU backend: smartgen_kernel where it wins, ATen where that does not lose.
 
-`merge` stays in torch: it touches one row per query, and its cost vanishes beside the attention it joins.
+Figures are medians of benchmark/kernels on one Zen 4 core, bf16, against ATen's best route; on that
+core ATen never won for few rows. Attention: prefill of 2,048 tokens 28 against 85 ms, 512 tokens
+after 3,584 25 against 94 ms, one decode query over 2,048 cold tokens 0.16-0.22 against 1.0 ms.
+Layer helpers at one token: 3-5 us against 6-51 us, mostly calls saved. Few-row linear, weights from
+memory, at 1 / 8 rows: 576 x 576 50 / 63 against 150 / 170 us, 49152 x 576 3.4 / 3.9 against
+7.5 / 9.7 ms (17 GB/s of the 21 that plain streaming reaches, against 7).
+`merge` stays in torch: one row per query, nothing beside the attention it joins.
 """
 
 import torch.nn.functional as F
@@ -31,7 +37,9 @@ __all__ = [
 _FEW_ROWS = 8
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | None = None
+) -> Tensor:
     """`x @ weight.T + bias`: the streaming kernel for a decode step's few rows, ATen's GEMM for more."""
     if x.shape[0] <= _FEW_ROWS:
         return _few_rows(x, weight, bias, out)

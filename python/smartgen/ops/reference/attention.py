@@ -38,12 +38,16 @@ def extend_attention(
     out = torch.empty_like(q, memory_format=torch.contiguous_format) if out is None else out
     lse2 = q.new_empty(q.shape[:2], dtype=torch.float32) if lse2 is None else lse2
     first = 0
-    for row, prefix, length in zip(rows.tolist(), prefix_lens.tolist(), seq_lens.tolist(), strict=True):
+    for row, prefix, length in zip(
+        rows.tolist(), prefix_lens.tolist(), seq_lens.tolist(), strict=True
+    ):
         last = first + length - prefix
         slots = _slots(req_to_token[row], length, page_size)
         positions = torch.arange(prefix, length)
         visible = torch.arange(length)[None, :] <= positions[:, None]
-        out[first:last], lse2[first:last] = _attend(q[first:last], k_cache[slots], v_cache[slots], visible, scale)
+        out[first:last], lse2[first:last] = _attend(
+            q[first:last], k_cache[slots], v_cache[slots], visible, scale
+        )
         first = last
     return out, lse2
 
@@ -70,7 +74,9 @@ def decode_attention(
     for i, (row, length) in enumerate(zip(rows.tolist(), seq_lens.tolist(), strict=True)):
         slots = _slots(req_to_token[row], length, page_size)
         visible = torch.ones(1, length, dtype=torch.bool)
-        out[i : i + 1], lse2[i : i + 1] = _attend(q[i : i + 1], k_cache[slots], v_cache[slots], visible, scale)
+        out[i : i + 1], lse2[i : i + 1] = _attend(
+            q[i : i + 1], k_cache[slots], v_cache[slots], visible, scale
+        )
     return out, lse2
 
 
@@ -84,7 +90,10 @@ def merge(out_a: Tensor, lse2_a: Tensor, out_b: Tensor, lse2_b: Tensor) -> tuple
     high = torch.maximum(lse2_a, lse2_b)
     weight_a, weight_b = torch.exp2(lse2_a - high), torch.exp2(lse2_b - high)
     total = weight_a + weight_b
-    mixed = (out_a.float() * (weight_a / total)[..., None] + out_b.float() * (weight_b / total)[..., None]).to(out_a.dtype)
+    mixed = (
+        out_a.float() * (weight_a / total)[..., None]
+        + out_b.float() * (weight_b / total)[..., None]
+    ).to(out_a.dtype)
     lse2 = high + torch.log2(total)
     empty_a, empty_b = lse2_a == -math.inf, lse2_b == -math.inf
     out = torch.where(empty_b[..., None], out_a, torch.where(empty_a[..., None], out_b, mixed))
@@ -98,7 +107,9 @@ def _slots(entries: Tensor, length: int, page_size: int) -> Tensor:
     return entries.long()[positions - offsets] + offsets
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
     """q [queries, heads, size], k and v [keys, kv_heads, size], visible [queries, keys]; float32 inside."""
     group = q.shape[1] // k.shape[1]
     keys, values = (x.float().repeat_interleave(group, dim=1) for x in (k, v))

@@ -29,7 +29,13 @@ def silu_and_mul(x: Tensor, out: Tensor | None = None) -> Tensor:
 
 
 def rotary_embedding(
-    positions: Tensor, q: Tensor, k: Tensor, cos_sin_cache: Tensor, head_size: int, *, neox: bool = True
+    positions: Tensor,
+    q: Tensor,
+    k: Tensor,
+    cos_sin_cache: Tensor,
+    head_size: int,
+    *,
+    neox: bool = True,
 ) -> None:
     """Rotates the first rotary_dim elements of every head, in place.
 
@@ -46,7 +52,9 @@ def rotary_embedding(
         x2.copy_(new2)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | None = None
+) -> Tensor:
     """`x @ weight.T + bias`, summed in float32; x [rows, width], weight [features, width], bias [features]."""
     result = F.linear(x.float(), weight.float(), None if bias is None else bias.float()).to(x.dtype)
     return result if out is None else out.copy_(result)

@@ -1,0 +1,51 @@
+"""A result file: one JSON object a line, readable up to the point where a run was broken off.
+
+The first line is a header with the settings and the machine, then come measurements, and the
+summary last. Each has `kind`.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+from smartgen_lab.measure.fingerprint import fingerprint
+
+
+class Records:
+    """Without a path nothing is written."""
+
+    def __init__(self, path: Path | None, benchmark: str, settings: dict[str, Any]) -> None:
+        self._path = path
+        self._file: TextIO | None = None
+        self._header = {"benchmark": benchmark, "settings": settings}
+
+    def __enter__(self) -> Self:
+        if self._path is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("w")
+        self.add(
+            "header",
+            **self._header,
+            # A local path in the command would say nothing to a reader elsewhere.
+            command=" ".join(["python", *(Path(a).name if "/" in a else a for a in sys.argv)]),
+            at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            **fingerprint(),
+        )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def add(self, kind: str, **values: Any) -> None:
+        if self._file is not None:
+            self._file.write(json.dumps({"kind": kind, **values}) + "\n")
+            self._file.flush()
