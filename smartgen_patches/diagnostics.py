@@ -3,6 +3,7 @@
 from typing import Any
 
 from smartgen_patches.args import settings_of
+from smartgen_patches.idle import kv_manager_of
 
 
 def after_get_internal_state(result: Any, scheduler: Any, recv_req: Any) -> None:
@@ -24,8 +25,9 @@ def after_get_internal_state(result: Any, scheduler: Any, recv_req: Any) -> None
 
 
 def _open_transfers(scheduler: Any) -> int:
-    if scheduler.disaggregation_mode.value == "prefill":
-        manager = scheduler.disagg_prefill_bootstrap_queue.kv_manager
-        return int(manager.prefill_side.open_count())
-    manager = scheduler.disagg_decode_prealloc_queue.kv_manager
-    return int(manager.decode_side.open_count())
+    manager = kv_manager_of(scheduler)
+    if manager is None:
+        return 0
+    prefill = scheduler.disaggregation_mode.value == "prefill"
+    side = manager.prefill_side if prefill else manager.decode_side
+    return int(side.open_count())

@@ -19,6 +19,7 @@ from smartgen_patches.disagg.decode_side import DecodeSide
 from smartgen_patches.disagg.identity import geometry_of, identity_of
 from smartgen_patches.disagg.prefill_side import PrefillSide
 from smartgen_patches.disagg.route import fetch_prefill_info
+from smartgen_patches.idle import Bell
 from smartgen_patches.telemetry import metrics_sink
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ class SmartGenKVManager(MooncakeKVManager):
         assert settings is not None, "constructed for a server without the smartgen backend"
         self.settings = settings
         self.sink = metrics_sink()
+        self.bell = Bell()
         # super() starts the control thread; a message that comes before we are ready waits.
         self._constructed = threading.Event()
         super().__init__(args, disaggregation_mode, server_args, is_mla_backend)
@@ -125,13 +127,21 @@ class SmartGenKVManager(MooncakeKVManager):
 
     # ---- both
 
+    def update_status(self, bootstrap_room: int, status: Any) -> None:
+        """Any thread. The scheduler may be asleep, waiting for just this."""
+        super().update_status(bootstrap_room, status)
+        self.bell.ring()
+
     def send_frames(self, endpoint: tuple[str, int], frames: list[bytes]) -> None:
         """One of our messages to a peer's control socket, in order with SGLang's own."""
         send_frames(self, endpoint, frames)
 
     def _tapped(self, take: Any, msg: list[bytes]) -> bool:
         try:
-            return bool(take(msg))
+            taken = bool(take(msg))
+            if taken:
+                self.bell.ring()
+            return taken
         except Exception:
             logger.exception(
                 "smartgen: a control message of %d frames was not understood", len(msg)
