@@ -6,9 +6,8 @@ that time as well, together with a wake-up that our KV manager rings when a stat
 """
 
 import os
+import select
 from typing import Any
-
-import zmq
 
 # A stock KV manager rings no bell, so its status is looked at this often.
 POLL_MS = 2
@@ -48,7 +47,7 @@ def listen_for_bell(scheduler: Any) -> None:
     poller = getattr(scheduler.idle_sleeper, "poller", None)
     bell = getattr(kv_manager_of(scheduler), "bell", None)
     if poller is not None and bell is not None:
-        poller.register(bell.fd, zmq.PollEvent.POLLIN)
+        poller.register(bell.fd, select.POLLIN)  # the same number as ZeroMQ's
         scheduler._smartgen_bell = bell
 
 

@@ -2,7 +2,7 @@
 
 Figures are medians of benchmark/kernels on one Zen 4 core, bf16, against ATen's best route; on that
 core ATen never won for few rows. Attention: prefill of 2,048 tokens 28 against 85 ms, 512 tokens
-after 3,584 25 against 94 ms, one decode query over 2,048 cold tokens 0.16-0.22 against 1.0 ms.
+after 3,584 25 against 84 ms, one decode query over 2,048 cold tokens 0.16-0.22 against 1.0 ms.
 Layer helpers at one token: 3-5 us against 6-51 us, mostly calls saved. Few-row linear, weights from
 memory, at 1 / 8 rows: 576 x 576 50 / 63 against 150 / 170 us, 49152 x 576 3.4 / 3.9 against
 7.5 / 9.7 ms (17 GB/s of the 21 that plain streaming reaches, against 7).
