@@ -3,149 +3,156 @@
 Both servers run at once with one thread each and take turns request by request, so that whatever
 else the machine does touches both alike; only one works at a time. The stock server keeps the CPU
 platform (without it SGLang does not start here) but loads no SmartGen plugin.
-
-    python benchmark/cpu_speed.py --model FOLDER --json benchmark/results/cpu_speed.jsonl
 """
 
-import argparse
 import itertools
-import json
 import os
-import random
 import statistics
-import tempfile
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import requests
+from arguments import logs_of, model_of, parser
+from main import console, run
+from rich.table import Table
+from smartgen.client import RequestFailed
 from smartgen.launch import Process, Role, ServerSpec, wait_until_healthy
 from smartgen.launch.ports import pick
+from smartgen_lab.measure import Prompts, Records, Scenario, load_scenario, spread
 
-fingerprint = dict
-
-PROMPT_TOKENS = 6000
-DECODE_TOKENS = 17
-VOCABULARY = range(1000, 40000)
 # What SmartGen's plugin sets by itself on a CPU; the stock server must have the same ground.
-GROUND = (
+_GROUND = (
     *("--page-size", "16", "--disable-overlap-schedule", "--sleep-on-idle"),
     *("--max-total-tokens", "20000", "--max-running-requests", "8", "--disable-radix-cache"),
 )
+_STOCK, _OURS = "stock", "smartgen"
+# The platform's name alone: without the plugin's, SGLang serves with its own operators.
+_ENVIRONMENT = {_STOCK: {"SGLANG_PLUGINS": "smartgen_cpu"}, _OURS: {}}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--chunks", type=int, nargs="+", default=[8192, 4096])
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    for chunk in options.chunks:
-        row = measure(options, chunk)
-        print(table(row))
-        if options.json:
-            with options.json.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+class Settings(Scenario, frozen=True, kw_only=True):
+    chunk_tokens: list[int]
+    prompt_tokens: int
+    decode_tokens: int
+    repeats: int
+    least_prefill_ratio: float
+    least_step_ratio: float
+    seed: int
 
 
-def measure(options: argparse.Namespace, chunk: int) -> dict[str, object]:
+def measure(settings: Settings, chunk_tokens: int, model: Path, logs: Path) -> dict[str, Any]:
     """Both servers side by side with this chunk size; times in seconds."""
     times: dict[str, dict[str, list[float]]] = {
-        name: {"prefill": [], "step": []} for name in ("stock", "smartgen")
+        name: {"prefill": [], "step": []} for name in (_STOCK, _OURS)
     }
-    randomly = random.Random(options.seed)
-    with tempfile.TemporaryDirectory() as logs:
-        servers = start(options.model, chunk, Path(logs))
-        try:
-            for repeat in range(options.repeats + 1):
-                prompt = randomly.choices(VOCABULARY, k=PROMPT_TOKENS)
-                for name, (_, spec) in servers.items():
-                    prefill, step = one_request(spec.url, prompt)
-                    if repeat:  # the first one warms up
-                        times[name]["prefill"].append(prefill)
-                        times[name]["step"].append(step)
-        finally:
-            for process, _ in servers.values():
-                process.stop()
+    prompts = Prompts(model, settings.seed)
+    with _servers(model, chunk_tokens, logs) as urls:
+        for repeat in range(settings.repeats + 1):
+            prompt = prompts.make(settings.prompt_tokens)
+            for name, url in urls.items():
+                prefill_s, step_s = _one_request(name, url, prompt, settings.decode_tokens)
+                if repeat:  # the first one warms up
+                    times[name]["prefill"].append(prefill_s)
+                    times[name]["step"].append(step_s)
+    prefill_ratio, step_ratio = _ratio(times, "prefill"), _ratio(times, "step")
     return {
-        "benchmark": "cpu_speed",
-        "chunk": chunk,
-        "prompt_tokens": PROMPT_TOKENS,
-        "seed": options.seed,
+        "chunk_tokens": chunk_tokens,
         "times_s": times,
-        "prefill_ratio": ratio(times, "prefill"),
-        "step_ratio": ratio(times, "step"),
-        **fingerprint(),
+        "prefill_ratio": prefill_ratio,
+        "step_ratio": step_ratio,
+        "good": prefill_ratio >= settings.least_prefill_ratio
+        and step_ratio >= settings.least_step_ratio,
     }
 
 
-def start(model: Path, chunk: int, logs: Path) -> dict[str, tuple[Process, ServerSpec]]:
-    servers = {}
-    stock_only = {"SGLANG_PLUGINS": "smartgen_cpu"}
-    for name, environment, port in zip(
-        ("stock", "smartgen"), (stock_only, {}), pick(2), strict=True
-    ):
-        spec = ServerSpec(
-            role=Role.AGGREGATED,
-            model=model,
-            port=port,
-            extra=(*GROUND, "--chunked-prefill-size", str(chunk)),
-            environment={"OMP_NUM_THREADS": "1", **environment},
-        )
-        process = Process(
-            name,
-            spec.argv(),
-            log=logs / f"{name}.log",
-            environment=spec.full_environment(os.environ),
-        )
-        servers[name] = (process, spec)
-    wait_until_healthy(
-        {process: f"{spec.url}/health" for process, spec in servers.values()}, timeout_s=300
-    )
-    return servers
-
-
-def one_request(url: str, prompt: list[int]) -> tuple[float, float]:
-    """Seconds of prefill (to the first token) and of one decode step (median of the gaps)."""
-    body = {
-        "input_ids": prompt,
-        "sampling_params": {
-            "temperature": 0,
-            "max_new_tokens": DECODE_TOKENS,
-            "ignore_eos": True,
-        },
-        "stream": True,
-    }
-    stamps = [time.perf_counter()]
-    with requests.post(f"{url}/generate", json=body, stream=True, timeout=600) as answer:
-        answer.raise_for_status()
-        for line in answer.iter_lines():
-            if line.startswith(b"data: {"):
-                stamps.append(time.perf_counter())
-    if len(stamps) < DECODE_TOKENS:
-        raise RuntimeError(f"{url} gave {len(stamps) - 1} chunks instead of {DECODE_TOKENS}")
-    gaps = [later - earlier for earlier, later in itertools.pairwise(stamps[1:])]
-    return stamps[1] - stamps[0], statistics.median(gaps)
-
-
-def ratio(times: dict[str, dict[str, list[float]]], what: str) -> float:
-    return statistics.median(times["stock"][what]) / statistics.median(times["smartgen"][what])
-
-
-def table(row: dict[str, object]) -> str:
-    lines = [f"chunk {row['chunk']}, {row['prompt_tokens']} tokens, one thread"]
-    times: dict[str, dict[str, list[float]]] = row["times_s"]  # type: ignore[assignment]
-    for what in ("prefill", "step"):
-        cells = []
-        for name in ("stock", "smartgen"):
-            values = sorted(times[name][what])
-            cells.append(
-                f"{name} {statistics.median(values):.4f} s ({values[0]:.4f}..{values[-1]:.4f})"
+@contextmanager
+def _servers(model: Path, chunk_tokens: int, logs: Path) -> Iterator[dict[str, str]]:
+    """URL of each server by name, ready; both are stopped when the block is left."""
+    targets: dict[Process, str] = {}
+    urls: dict[str, str] = {}
+    try:
+        for (name, environment), port in zip(_ENVIRONMENT.items(), pick(2), strict=True):
+            spec = ServerSpec(
+                role=Role.AGGREGATED,
+                model=model,
+                port=port,
+                extra=(*_GROUND, "--chunked-prefill-size", str(chunk_tokens)),
+                environment={"OMP_NUM_THREADS": "1", **environment},
             )
-        lines.append(f"  {what:8s} {'  '.join(cells)}  ratio {row[what + '_ratio']:.2f}")
-    return "\n".join(lines)
+            log = logs / str(chunk_tokens) / f"{name}.log"
+            process = Process(
+                name, spec.argv(), log=log, environment=spec.full_environment(os.environ)
+            )
+            targets[process], urls[name] = f"{spec.url}/health", spec.url
+        wait_until_healthy(targets, timeout_s=300)
+        yield urls
+    finally:
+        for process in targets:
+            process.stop()
+
+
+def _one_request(name: str, url: str, prompt: list[int], decode_tokens: int) -> tuple[float, float]:
+    """Seconds of prefill (to the first token) and of one decode step (median of the gaps)."""
+    sampling = {"temperature": 0, "max_new_tokens": decode_tokens, "ignore_eos": True}
+    body = {"input_ids": prompt, "sampling_params": sampling, "stream": True}
+    began = time.perf_counter()
+    arrivals: list[float] = []
+    with requests.Session() as session:
+        session.trust_env = False
+        with session.post(f"{url}/generate", json=body, stream=True, timeout=600) as answer:
+            if answer.status_code != 200:
+                raise RequestFailed(name, answer.status_code, answer.text.strip())
+            for line in answer.iter_lines():
+                if line.startswith(b"data: {"):
+                    arrivals.append(time.perf_counter())
+    # One event may carry two tokens; fewer than that is no measurement.
+    if len(arrivals) < decode_tokens - 1:
+        raise RequestFailed(name, 200, f"{len(arrivals)} events for {decode_tokens} tokens")
+    gaps = [later - earlier for earlier, later in itertools.pairwise(arrivals)]
+    return arrivals[0] - began, statistics.median(gaps)
+
+
+def _ratio(times: dict[str, dict[str, list[float]]], what: str) -> float:
+    return statistics.median(times[_STOCK][what]) / statistics.median(times[_OURS][what])
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    table = Table(show_edge=False, pad_edge=False, title="one thread, median (least-most)")
+    table.add_column("chunk")
+    for title in ("", "stock ms", "SmartGen ms", "times as fast"):
+        table.add_column(title, justify="right")
+    for row in rows:
+        for what in ("prefill", "step"):
+            cells = (
+                spread([1e3 * seconds for seconds in row["times_s"][name][what]]).show(1)
+                for name in (_STOCK, _OURS)
+            )
+            table.add_row(str(row["chunk_tokens"]), what, *cells, f"{row[what + '_ratio']:.2f}")
+    console.print(table)
+
+
+def main() -> int:
+    arguments_parser = parser("cpu_speed", sys.modules[__name__].__doc__ or "")
+    arguments_parser.add_argument("--chunk", type=int, action="append", help="may be repeated")
+    arguments_parser.add_argument("--repeats", type=int, help="fewer, for a first try")
+    chosen = arguments_parser.parse_args()
+    settings = load_scenario(
+        Settings, chosen.scenario, chunk_tokens=chosen.chunk, repeats=chosen.repeats
+    )
+    model, logs = model_of(chosen), logs_of(chosen)
+    console.print(f"logs in {logs}", highlight=False)
+    rows = []
+    with Records(chosen.json, "cpu_speed", settings.as_dict()) as records:
+        for chunk_tokens in settings.chunk_tokens:
+            rows.append(measure(settings, chunk_tokens, model, logs))
+            records.add("speed", **rows[-1])
+    show(rows)
+    return 0 if all(row["good"] for row in rows) else 1
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

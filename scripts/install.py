@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 KERNELS = "sgl-kernel"
 _HASHED_FILES = ("pyproject.toml", "constraints.txt", "scripts/install.py")
-# Mooncake's engine links against them (the same list as in smartgen.launch.checks).
+# Mooncake's engine links against them (the same list as in smartgen.transport).
 _MOONCAKE_LIBRARIES = {
     "libibverbs.so.1": "libibverbs1",
     "libnuma.so.1": "libnuma1",

@@ -17,11 +17,9 @@ from sglang.srt.platforms import current_platform
 from smartgen import ops
 
 from smartgen_patches.forward_context import layer_written
-from smartgen_patches.platform_cpu import PortableCpuPlatform
+from smartgen_patches.platform_cpu import KERNEL_DTYPES, PortableCpuPlatform
 
 logger = logging.getLogger(__name__)
-
-_DTYPES = (torch.bfloat16, torch.float32)
 
 
 def install_attention_backend() -> None:
@@ -109,6 +107,6 @@ class PagedCpuAttention(TorchNativeAttnBackend):
             and layer.qk_head_dim % 16 == 0
             and layer.sliding_window_size in (None, -1)
             and not layer.logit_cap
-            and q.dtype in _DTYPES
+            and q.dtype in KERNEL_DTYPES
             and self.token_to_kv_pool.get_key_buffer(layer.layer_id).dtype == q.dtype
         )

@@ -1,4 +1,4 @@
-"""Which KV manager, sender and receiver SGLang gets, and the check that it really got them."""
+"""Which KV manager, sender and receiver SGLang gets, and the check that every hook took hold."""
 
 import logging
 from collections.abc import Callable

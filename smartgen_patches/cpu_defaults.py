@@ -11,13 +11,13 @@ from typing import Any
 from sglang.srt.arg_groups.model_override_base import model_config_of
 from sglang.srt.arg_groups.overrides import declare_resolution, resolving_view
 from sglang.srt.platforms import current_platform
+from smartgen.config import CPU_KV_POOL_BYTES
 
 from smartgen_patches.platform_cpu import PortableCpuPlatform
 
 logger = logging.getLogger(__name__)
 
 PAGE_SIZE = 16
-KV_POOL_BYTES = 2 << 30
 MAX_RUNNING_REQUESTS = 32
 _KV_ELEMENT_BYTES = {"float32": 4, "fp8_e5m2": 1, "fp8_e4m3": 1}
 
@@ -42,7 +42,7 @@ def _defaults(server_args: Any) -> dict[str, Any]:
         values["max_running_requests"] = MAX_RUNNING_REQUESTS
     if cfg.max_total_tokens is None and cfg.mem_fraction_static is None:
         # SGLang's default is a share of the machine; two servers would take more than all of it.
-        values["max_total_tokens"] = KV_POOL_BYTES // _kv_bytes_per_token(server_args)
+        values["max_total_tokens"] = CPU_KV_POOL_BYTES // _kv_bytes_per_token(server_args)
     if cfg.disaggregation_mode == "decode" and cfg.disaggregation_decode_retraction_backup is None:
         # The other backup pins host memory through CUDA.
         values["disaggregation_decode_retraction_backup"] = "cpu_tensor"

@@ -15,11 +15,7 @@ from sglang.srt.layers.rotary_embedding.base import RotaryEmbedding
 from sglang.srt.platforms import current_platform
 from smartgen import ops
 
-from smartgen_patches.platform_cpu import DISPATCH_KEY, PortableCpuPlatform
-
-_DTYPES = (torch.bfloat16, torch.float32)
-# Rows up to which the streaming product beats ATen's GEMM (a decode step's batch).
-_FEW_ROWS = 8
+from smartgen_patches.platform_cpu import DISPATCH_KEY, KERNEL_DTYPES, PortableCpuPlatform
 
 
 def install_cpu_ops() -> None:
@@ -40,7 +36,7 @@ def rmsnorm(
     """RMSNorm.forward, with the residual addition fused in."""
     plain = (
         x.dim() == 2
-        and x.dtype in _DTYPES
+        and x.dtype in KERNEL_DTYPES
         and self.weight.dtype == x.dtype
         and self.variance_size_override is None
         and self.override_orig_dtype is None
@@ -60,7 +56,7 @@ def rmsnorm(
 
 def silu_and_mul(self: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """SiluAndMul.forward."""
-    if x.dim() != 2 or x.dtype not in _DTYPES or args or kwargs:
+    if x.dim() != 2 or x.dtype not in KERNEL_DTYPES or args or kwargs:
         return self.forward_native(x, *args, **kwargs)
     return ops.backend().silu_and_mul(x)
 
@@ -78,7 +74,7 @@ def rotary_embedding(
         query.dim() == 2
         and key.dim() == 2
         and positions.dim() == 1
-        and query.dtype in _DTYPES
+        and query.dtype in KERNEL_DTYPES
         and offsets is None
         and fused_set_kv_buffer_arg is None
         and not hasattr(self, "sin_cos_cache")
@@ -102,7 +98,7 @@ def around_linear_apply(
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Hook on UnquantizedLinearMethod.apply: a decode step's few rows stream the weights once."""
-    if x.dim() == 2 and x.shape[0] <= _FEW_ROWS and _streams(x, layer.weight):
+    if x.dim() == 2 and x.shape[0] <= ops.FEW_ROWS and _streams(x, layer.weight):
         return ops.backend().linear(x, layer.weight.data, bias)
     return original(method, layer, x, bias)
 
@@ -110,7 +106,7 @@ def around_linear_apply(
 def _streams(x: torch.Tensor, weight: torch.Tensor) -> bool:
     return (
         isinstance(current_platform, PortableCpuPlatform)
-        and x.dtype in _DTYPES
+        and x.dtype in KERNEL_DTYPES
         and weight.dtype == x.dtype
         and weight.is_contiguous()
         and x.is_contiguous()

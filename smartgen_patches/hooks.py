@@ -68,7 +68,7 @@ HOOKS: tuple[Hook, ...] = (
         kind="after",
         handler=classes.after_scheduler_init,
         parameters=("self", "server_args", "port_args"),
-        reason="checks that every hook took hold and our classes are in use",
+        reason="checks that every hook took hold, and opens meta_info for our report",
     ),
     Hook(
         target=_SRT + "managers.scheduler.Scheduler.run_batch",

@@ -14,6 +14,8 @@ from sglang.srt.platforms.device_mixin import PlatformEnum
 from sglang.srt.platforms.interface import PlatformCapabilities, SRTPlatform
 
 DISPATCH_KEY = "smartgen_cpu"
+# Element types that SmartGen's kernels take; others stay with SGLang's operators.
+KERNEL_DTYPES = (torch.bfloat16, torch.float32)
 _QUALIFIED_NAME = "smartgen_patches.platform_cpu.PortableCpuPlatform"
 
 

@@ -1,4 +1,4 @@
-"""Checks that the installed SGLang, Mooncake and hook targets are the ones this seam was written for.
+"""Checks that the installed SGLang and its hook targets are the ones this seam was written for.
 
 `register()` calls `refuse_unless_verified()` before anything is hooked; `python -m
 smartgen_patches.verify` prints the same findings, one line each, and exits 0 or 1.

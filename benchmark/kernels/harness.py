@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +12,9 @@ from pathlib import Path
 
 import smartgen_kernel
 import torch
+from smartgen_lab.measure import fingerprint
 
+THREADS, SEED = 1, 0
 Calls = Sequence[Callable[[], object]]
 
 
@@ -44,11 +43,10 @@ class Bench:
             "--json", type=Path, metavar="FILE", help="append one JSON line per case"
         )
         given = parser.parse_args()
-        torch.set_num_threads(1)
-        torch.manual_seed(0)
-        print(
-            f"{cpu_name()}, isa {given.isa or smartgen_kernel.isa()}, one thread, torch {torch.__version__}"
-        )
+        torch.set_num_threads(THREADS)
+        torch.manual_seed(SEED)
+        isa = given.isa or smartgen_kernel.isa()
+        print(f"{fingerprint()['cpu']}, isa {isa}, one thread, torch {torch.__version__}")
         return cls(given.isa, given.repeats, given.json)
 
     def compare(
@@ -77,7 +75,7 @@ class Bench:
                 "case": case,
                 "isa": self.isa or smartgen_kernel.isa(),
                 "seconds": seconds,
-                "machine": machine(),
+                "machine": {**fingerprint(), "threads": THREADS, "seed": SEED},
             }
             with self.json.open("a") as file:
                 file.write(json.dumps(record) + "\n")
@@ -89,28 +87,3 @@ def time_calls(calls: Calls) -> float:
     for call in calls:
         call()
     return (time.thread_time() - begin) / len(calls)
-
-
-def cpu_name() -> str:
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.exists() else []
-    return next(
-        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
-        platform.machine(),
-    )
-
-
-def machine() -> dict[str, str | int]:
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return {
-        "cpu": cpu_name(),
-        "cores": os.cpu_count() or 0,
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "commit": commit.stdout.strip() or "none",
-        "seed": 0,
-        "threads": 1,
-    }

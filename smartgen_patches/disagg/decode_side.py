@@ -85,11 +85,13 @@ class DecodeSide:
     def _on_hello(self, msg: list[bytes]) -> None:
         endpoint = msg[1].decode("ascii")
         try:
-            (hello,) = wire.decode(msg[2])
+            hello = wire.find(msg, wire.Hello, after=1)
         except wire.WireError as error:
             self.peers.unreadable(endpoint, str(error))
             return
-        assert isinstance(hello, wire.Hello), "the tag promises a Hello"
+        if not isinstance(hello, wire.Hello):
+            self.peers.unreadable(endpoint, "there is no hello in it")
+            return
         self.peers.heard(endpoint, hello.identity)
         refusal = self.peers.refusal(endpoint)
         if refusal is not None:

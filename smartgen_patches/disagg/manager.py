@@ -49,7 +49,7 @@ class SmartGenKVManager(MooncakeKVManager):
         self._constructed = threading.Event()
         super().__init__(args, disaggregation_mode, server_args, is_mla_backend)
         self.geometry = geometry_of(args)
-        self.identity = identity_of(args, server_args, settings.mode, str(self.kv_cache_dtype_str))
+        self.identity = identity_of(args, server_args, settings.mode)
         if disaggregation_mode == DisaggregationMode.PREFILL:
             self.prefill_side = PrefillSide(self)
         else:

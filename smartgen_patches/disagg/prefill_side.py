@@ -73,12 +73,13 @@ class PrefillSide:
     def open(self, room: int, total_pages: int, mode: Mode) -> RequestKey | None:
         """Start a layer-wise transfer of a bootstrapped room; None means SGLang's own way."""
         with self._lock:
-            key = self._offers.pop(room, None)
+            key = self._offers.get(room)
         infos = self._destinations(room)
         if key is None or not infos:
             return None
         reason = self._reason_for_full(mode, infos, total_pages)
         if reason is not None:
+            self.withdraw(room)
             self._fall_back(key, reason, infos)
             return None
         info = infos[0]
@@ -89,12 +90,17 @@ class PrefillSide:
             entries=tuple(self._registered(info).dst_kv_ptrs),
             pages=np.asarray(info.dst_kv_indices[:total_pages], dtype=np.int32),
         )
+        # Under the lock that `abort_room` takes: an abort comes either before, and takes the offer
+        # away, or after, and its post to the agent follows this one. In between, the agent would
+        # open a request whose pages decode was already told to be free.
         with self._lock:
+            if self._offers.pop(room, None) != key:
+                return None
             self._rooms[room] = _Room(key, endpoint)
-        # Not zero until `drained`: at zero SGLang tells an aborting decode server that nobody
-        # writes into its pages any more.
-        self._manager._staging_outstanding[room] = 1
-        self.agent.open(key, destination, self._src_entries)
+            # Not zero until `drained`: at zero SGLang tells an aborting decode server that nobody
+            # writes into its pages any more.
+            self._manager._staging_outstanding[room] = 1
+            self.agent.open(key, destination, self._src_entries)
         return key
 
     def commit(
@@ -115,11 +121,16 @@ class PrefillSide:
 
     def abort_room(self, room: int) -> None:
         """Either server gave the room up; answered by `drained`."""
+        self.withdraw(room)
         with self._lock:
-            self._offers.pop(room, None)
             found = self._rooms.get(room)
         if found is not None:
             self.agent.abort(found.key, "given up by one of the servers")
+
+    def withdraw(self, room: int) -> None:
+        """Decode's offer of pages for this room stands no longer."""
+        with self._lock:
+            self._offers.pop(room, None)
 
     def rejection(self, room: int) -> str | None:
         """Why this room must fail although nothing was sent yet; said once."""

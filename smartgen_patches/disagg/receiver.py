@@ -82,18 +82,26 @@ class SmartGenKVReceiver(MooncakeKVReceiver):
     def _poll_landing(self) -> KVPoll:
         key = self._side.key_of(self.bootstrap_room)
         failure = None if key is None else self._side.agent.failure(key)
-        return KVPoll.Transferring if failure is None else self._refuse(str(failure))
+        if failure is None:
+            return KVPoll.Transferring
+        self.ensure_abort_notified()
+        return self._fail(str(failure))
 
     def _refuse(self, reason: str) -> KVPoll:
-        """Fail this request typed, here and on the prefill server."""
-        self.kv_mgr.record_failure(self.bootstrap_room, reason)
-        self.kv_mgr.update_status(self.bootstrap_room, KVPoll.Failed)
-        self.conclude_state = KVPoll.Failed
+        """Fail this request typed, here and on the prefill server, before any page is offered."""
         note = wire.pack([wire.Close.of(RequestKey(self.bootstrap_room, 0), reason)])
         for info, endpoint in zip(self.bootstrap_infos or [], self._endpoints(), strict=True):
             # Only a peer that answered our Hello understands the note; any other would end its
             # receiving thread over it.
             if self._side.peers.known(endpoint):
                 self.kv_mgr.send_frames((info["rank_ip"], int(info["rank_port"])), note)
+                # SGLang's own notice carries no reason and may overtake ours.
+                self.abort_notified = True
         self.ensure_abort_notified()
+        return self._fail(reason)
+
+    def _fail(self, reason: str) -> KVPoll:
+        self.kv_mgr.record_failure(self.bootstrap_room, reason)
+        self.kv_mgr.update_status(self.bootstrap_room, KVPoll.Failed)
+        self.conclude_state = KVPoll.Failed
         return KVPoll.Failed

@@ -97,6 +97,7 @@ class SmartGenKVSender(MooncakeKVSender):
 
     def clear(self) -> None:
         super().clear()
+        self._side.withdraw(self.bootstrap_room)
         if self._key is not None and self._sent is None:
             # Delivered or not, SGLang is done with it; what still runs is followed to its end.
             self._side.finish(self._key)

@@ -4,6 +4,7 @@ import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,19 @@ from smartgen.launch.ports import pick
 from smartgen.model import default_folder, fetch
 
 
-@pytest.fixture
-def one_pair_at_a_time() -> Iterator[None]:
+@contextmanager
+def one_place_for_servers() -> Iterator[None]:
     """Two pairs would not fit a small machine, and would spoil each other's times."""
     path = Path(tempfile.gettempdir()) / "smartgen_servers.lock"
     with path.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture
+def one_pair_at_a_time() -> Iterator[None]:
+    """The machine's one place for servers, held for a test."""
+    with one_place_for_servers():
         yield
 
 
@@ -89,10 +97,8 @@ class Servers:
 
 @pytest.fixture(scope="module")
 def machine() -> Iterator[None]:
-    """The machine's one place for servers, held for a module."""
-    path = Path(tempfile.gettempdir()) / "smartgen_servers.lock"
-    with path.open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    """The same for a module."""
+    with one_place_for_servers():
         yield
 
 

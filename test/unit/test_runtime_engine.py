@@ -346,3 +346,26 @@ def test_gauges_are_published():
     assert world.sink.value(catalog.IN_FLIGHT_BYTES) > 0
     assert world.sink.value(catalog.QUEUED_BYTES) > 0
     assert world.sink.value(catalog.LINK_RATE) == pytest.approx(3e3, rel=0.5)
+    while world.engine.busy:
+        world.run(0.01)
+    # Nothing wakes the agent from here on.
+    assert world.sink.value(catalog.IN_FLIGHT_BYTES) == 0
+    assert world.sink.value(catalog.QUEUED_BYTES) == 0
+
+
+def test_a_transport_that_raises_anything_fails_the_request_and_leaks_no_write(monkeypatch):
+    world = World(latency_s=0.2)
+    submit = world.transport.submit
+
+    def once_then_raise(*blocks):
+        monkeypatch.setattr(world.transport, "submit", raising)
+        return submit(*blocks)
+
+    def raising(*blocks):
+        raise RuntimeError("engine bug")
+
+    monkeypatch.setattr(world.transport, "submit", once_then_raise)
+    world.whole(A, SRC, DST)
+    world.run(1.0)
+    assert world.said_of(A) == [FailureKind.WRITE_FAILED, "drained"]
+    assert not world.engine.busy

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from smartgen.launch import checks
+from smartgen.transport import SYSTEM_LIBRARIES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -61,7 +61,7 @@ def test_a_stamp_serves_its_flavour_and_dev_serves_both(install, tmp_path):
 
 
 def test_the_libraries_are_those_that_smartgen_checks(install):
-    assert install._MOONCAKE_LIBRARIES == checks.MOONCAKE_LIBRARIES
+    assert install._MOONCAKE_LIBRARIES == SYSTEM_LIBRARIES
 
 
 def test_missing_packages_without_root_are_one_command_to_copy(install, monkeypatch):

@@ -248,6 +248,7 @@ def test_no_engine_is_told_how_to_get_one(monkeypatch):
     ("text", "remedy"),
     [
         ("libibverbs.so.1: cannot open shared object file", "apt-get install -y libibverbs1"),
+        ("libnuma.so.1: cannot open shared object file", "libnuma1 libcurl4"),
         ("libcuda.so.1: cannot open shared object file", "pip install"),
         ("something else", "something else"),
     ],

@@ -15,6 +15,7 @@ from rich.markup import escape
 import smartgen
 from smartgen.cli.screen import results
 from smartgen.launch import CheckFailed, checks
+from smartgen.transport import rdma_devices
 
 _TIMEOUT_S = 120
 _ASK_PLATFORM = (
@@ -106,7 +107,7 @@ def _environment() -> list[Finding]:
 
 
 def _rdma() -> list[Finding]:
-    devices = checks.rdma_devices()
+    devices = rdma_devices()
     if devices:
         return [Finding(Verdict.OK, "RDMA", ", ".join(devices))]
     return [Finding(Verdict.NOTE, "RDMA", "no device; KV travels over TCP")]

@@ -9,9 +9,16 @@ from smartgen.config.flags import (
     settings_table,
     settings_to_mapping,
 )
-from smartgen.config.settings import OnUnsupported, Protocol, Settings, SettingsError
+from smartgen.config.settings import (
+    CPU_KV_POOL_BYTES,
+    OnUnsupported,
+    Protocol,
+    Settings,
+    SettingsError,
+)
 
 __all__ = [
+    "CPU_KV_POOL_BYTES",
     "ENVIRONMENT_VARIABLE",
     "OnUnsupported",
     "Protocol",

@@ -6,9 +6,12 @@ field metadata (`flags.py`), so a default is written in exactly one place.
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from smartgen.core import Mode
+
+# Bound on the KV cache of one server on the CPU platform, unless the user sets another.
+CPU_KV_POOL_BYTES: Final = 2 << 30
 
 
 class SettingsError(ValueError):
@@ -58,7 +61,9 @@ class Settings:
         "Seconds that one write to the decode server may take before its request fails.",
     )
     debug: bool = flag(
-        False, "Check every state table after each step and log each request's story."
+        False,
+        "Check every state table after each step, and put checksums of the KV that each server "
+        "holds into the responses.",
     )
 
     def __post_init__(self) -> None:

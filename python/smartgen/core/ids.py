@@ -55,7 +55,7 @@ _RANK = {
 class Mode(Enum):
     """How the KV of a request reaches the decode node."""
 
-    FULL = "full"  # the host's own transfer, after prefill
+    FULL = "full"  # the host's own transfer, chunk by chunk
     LAYERWISE = "layerwise"  # everything, each layer as soon as it is computed
     SELECTIVE = "selective"  # the essential part first
 

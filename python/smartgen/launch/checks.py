@@ -6,27 +6,20 @@ Nothing here imports SGLang, Mooncake or torch; all of it together takes well un
 import ctypes
 import importlib.metadata
 import json
-import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
 
+from smartgen.config import CPU_KV_POOL_BYTES
 from smartgen.launch.errors import CheckFailed
+from smartgen.transport import SYSTEM_LIBRARIES
 
 # What one server's three processes take beside weights and KV cache: 2.6 GiB, measured with the
 # default model on a CPU.
 _PROCESS_BYTES = 11 << 28
-# The CPU platform's bound on one server's KV cache, unless the user sets another.
-_KV_POOL_BYTES = 2 << 30
 _KV_OPTIONS = ("--max-total-tokens", "--mem-fraction-static")
-# Library to Debian package, as Mooncake's engine names them in its dynamic section.
-MOONCAKE_LIBRARIES = {
-    "libibverbs.so.1": "libibverbs1",
-    "libnuma.so.1": "libnuma1",
-    "libcurl.so.4": "libcurl4",
-}
 _PINNED = re.compile(r"^([A-Za-z0-9._-]+)\s*==\s*([^\s;]+)")
 
 
@@ -53,7 +46,7 @@ def require_memory(model: Path, extra: Iterable[str], servers: int = 2) -> None:
     """The machine has room for `servers` servers of this model."""
     weights = sum(file.stat().st_size for file in model.glob("*.safetensors"))
     kv_given = any(option.split("=")[0] in _KV_OPTIONS for option in extra)
-    each = weights + _PROCESS_BYTES + (0 if kv_given or has_gpu() else _KV_POOL_BYTES)
+    each = weights + _PROCESS_BYTES + (0 if kv_given or has_gpu() else CPU_KV_POOL_BYTES)
     available = psutil.virtual_memory().available
     if servers * each > available:
         raise CheckFailed(
@@ -65,9 +58,9 @@ def require_memory(model: Path, extra: Iterable[str], servers: int = 2) -> None:
 
 def require_mooncake_libraries() -> None:
     """The system libraries that Mooncake's engine links against can be loaded."""
-    missing = [name for name in MOONCAKE_LIBRARIES if not _loads(name)]
+    missing = [name for name in SYSTEM_LIBRARIES if not _loads(name)]
     if missing:
-        packages = " ".join(MOONCAKE_LIBRARIES[name] for name in missing)
+        packages = " ".join(SYSTEM_LIBRARIES[name] for name in missing)
         raise CheckFailed(
             f"Mooncake needs {' and '.join(missing)}, missing on this machine; install: "
             f"apt-get install {packages}"
@@ -103,12 +96,6 @@ def pinned_versions() -> list[tuple[str, str, str | None]]:
     # Two builds of one engine, of which one is installed.
     present = [row for row in mooncakes if row[2] is not None]
     return rows + (present or mooncakes[:1])
-
-
-def rdma_devices() -> list[str]:
-    """Names of the RDMA devices that the kernel knows."""
-    folder = Path("/sys/class/infiniband")
-    return sorted(os.listdir(folder)) if folder.is_dir() else []
 
 
 def has_gpu() -> bool:

@@ -12,6 +12,7 @@ from smartgen.launch import checks, ports
 from smartgen.launch.errors import CheckFailed
 from smartgen.launch.pair import PairSpec
 from smartgen.launch.server import Role, RouterSpec, ServeMode, ServerSpec
+from smartgen.transport import rdma_devices
 
 _LOOPBACK = "127.0.0.1"
 _OURS = (
@@ -55,7 +56,7 @@ def plan_local_pair(options: LocalOptions) -> PairSpec:
             port=server_port,
             bootstrap_port=bootstrap_port,
             mode=options.mode,
-            rdma=bool(checks.rdma_devices()),
+            rdma=bool(rdma_devices()),
             extra=options.extra,
         )
         for role, server_port in ((Role.PREFILL, prefill_port), (Role.DECODE, decode_port))

@@ -86,7 +86,7 @@ class Pair:
             process.require_alive()
 
     def stop(self) -> None:
-        """Returns when every process is gone. Bounded; not interrupted by further Ctrl-C."""
+        """Returns when every process is gone. Bounded; no further signal interrupts it."""
         with _interrupts_ignored():
             for process in self.processes:
                 process.ask_to_stop()
@@ -99,7 +99,8 @@ def _interrupts_ignored() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {n: signal.signal(n, signal.SIG_IGN) for n in (signal.SIGINT, signal.SIGTERM)}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
     try:
         yield
     finally:

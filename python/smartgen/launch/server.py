@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
+from smartgen.transport import QUEUE_LIMITS
+
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 # SGLang's health check generates a token and answers 503 if none came for this long (its default
@@ -21,8 +23,7 @@ HEALTH_CHECK_TIMEOUT_S = 60
 _STOCK_TCP = {
     "MC_FORCE_TCP": "1",
     "MOONCAKE_PROTOCOL": "tcp",
-    "MC_TCP_MAX_QUEUED_TRANSFERS_PER_PEER": "65535",
-    "MC_TCP_MAX_PENDING_ADMISSIONS_PER_PEER": "65535",
+    **QUEUE_LIMITS,
 }
 
 

@@ -5,8 +5,8 @@ signatures. `backend("auto")` picks one, `backend("cpu")` insists. How far a bac
 reference is said in `tolerances`, once. This package imports torch, and nothing of SmartGen but `smartgen.core`.
 """
 
-from smartgen.ops.backends import Backend, backend
+from smartgen.ops.backends import FEW_ROWS, Backend, backend
 from smartgen.ops.reference import merge
 from smartgen.ops.tolerances import TOLERANCES, Tolerance
 
-__all__ = ["TOLERANCES", "Backend", "Tolerance", "backend", "merge"]
+__all__ = ["FEW_ROWS", "TOLERANCES", "Backend", "Tolerance", "backend", "merge"]

@@ -77,6 +77,7 @@ class SendingEngine:
         self._writes: dict[int, tuple[Link, int]] = {}  # transport id -> link, ticket
         self._followups: deque[tuple[SendingRequest, Event]] = deque()
         self._housekept_at = self._gauged_at = clock()
+        self._gauged_busy = False
 
     # -- one turn of the agent
 
@@ -106,6 +107,9 @@ class SendingEngine:
             self._housekeep(now)
         for link in list(self._links.values()):
             self._grant(link)
+        if self._gauged_busy and not self._writes:
+            # Nobody may wake this thread for long: the last values must be those of rest.
+            self._gauge(now)
         self._flush(self._clock())
 
     # -- requests
@@ -265,6 +269,11 @@ class SendingEngine:
                 ids.append(self._transport.submit(session, src, dst, nbytes))
         except TransportError as error:
             write.failure = str(error)
+        except Exception as error:
+            # The ids given out so far must be followed to their end, whatever this is.
+            self._recorder.internal_error()
+            log.exception("request %s: the transport raised", request.key)
+            write.failure = f"the transport raised {type(error).__name__}: {error}"
         if ids:
             write.descriptors = write.unfinished = len(ids)
             ticket = link.launch(write)
@@ -380,8 +389,11 @@ class SendingEngine:
             if link.idle and now - link.used_at > LINK_MEMORY_S:
                 del self._links[link.session]
         if now - self._gauged_at >= GAUGES_S:
-            self._gauged_at = now
-            self._recorder.gauges(self._links.values())
+            self._gauge(now)
+
+    def _gauge(self, now: float) -> None:
+        self._gauged_at, self._gauged_busy = now, bool(self._writes)
+        self._recorder.gauges(self._links.values())
 
 
 def _delivered_message(key: RequestKey, report: TransferReport) -> Delivered:

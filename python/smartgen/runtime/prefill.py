@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from smartgen.config import Settings
 from smartgen.core import Destination, KVGeometry, Mode, Pages, RequestKey
 from smartgen.metrics import NullSink, Sink
 from smartgen.runtime.engine import SendingEngine
@@ -47,7 +48,7 @@ class PrefillAgent:
         clock: Callable[[], float] = time.monotonic,
         pacing: Pacing | None = None,
         sink: Sink | None = None,
-        write_deadline_s: float = 15.0,
+        write_deadline_s: float = Settings.write_deadline_s,
         debug: bool = False,
     ) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""Errors of the machines. Both mean a bug on this side of the wire, never bad input."""
+"""The error of the machines: an event that came when it must not."""
 
 from collections.abc import Iterable
 

@@ -25,9 +25,12 @@ from smartgen.transport.base import Completion, ErrorKind, TransportError
 # Read by the engine when it is built. The defaults wedge a peer for ever after 2,048 outstanding
 # descriptors, never notice a peer that came back under its old name, and wait 30 s for one that
 # stopped. What the user has set stays.
-SETTINGS: Final[Mapping[str, str]] = {
+QUEUE_LIMITS: Final[Mapping[str, str]] = {
     "MC_TCP_MAX_QUEUED_TRANSFERS_PER_PEER": "65535",
     "MC_TCP_MAX_PENDING_ADMISSIONS_PER_PEER": "65535",
+}
+SETTINGS: Final[Mapping[str, str]] = {
+    **QUEUE_LIMITS,
     "MC_TE_METADATA_REFRESH_INTERVAL_SECONDS": "2",
     "MC_TCP_PROGRESS_TIMEOUT_SEC": "5",
     "MC_LOG_LEVEL": "WARNING",
@@ -39,6 +42,12 @@ PACKAGES: Final = (
     "mooncake-transfer-engine",
 )
 KNOWN_VERSION: Final = "0.3.13"
+# Library to Debian package, as the engine names them in its dynamic section.
+SYSTEM_LIBRARIES: Final[Mapping[str, str]] = {
+    "libibverbs.so.1": "libibverbs1",
+    "libnuma.so.1": "libnuma1",
+    "libcurl.so.4": "libcurl4",
+}
 MAX_OUTSTANDING: Final = 1000
 # Ids of a peer end nearly in the order they were submitted: behind so many running ones, more than
 # it has lanes, none is looked at.
@@ -50,12 +59,17 @@ _DONE, _RUNNING = 1, 0
 _construction = threading.Lock()
 
 
-def detect_protocol(devices: Path = Path("/sys/class/infiniband")) -> str:
-    """ "rdma" when the machine has an RDMA device, else "tcp"."""
+def rdma_devices(folder: Path = Path("/sys/class/infiniband")) -> list[str]:
+    """Names of the RDMA devices that the kernel knows."""
     try:
-        return "rdma" if any(devices.iterdir()) else "tcp"
+        return sorted(device.name for device in folder.iterdir())
     except OSError:
-        return "tcp"
+        return []
+
+
+def detect_protocol(devices: Path = Path("/sys/class/infiniband")) -> str:
+    """Name the protocol to use: "rdma" where the machine has an RDMA device, else "tcp"."""
+    return "rdma" if rdma_devices(devices) else "tcp"
 
 
 def check_version() -> str:
@@ -96,12 +110,12 @@ def apply_settings(protocol: str) -> None:
 def import_failure(error: ImportError) -> TransportError:
     """What an import error of the engine means for the person who starts the server."""
     text = str(error)
-    if "libibverbs" in text or "librdmacm" in text:
+    if any(library in text for library in SYSTEM_LIBRARIES):
         return TransportError(
             ErrorKind.LIBRARY,
             "mooncake",
-            "run: apt-get install -y libibverbs1 librdmacm1",
-            "Mooncake needs Debian's libibverbs1, even over TCP",
+            f"run: apt-get install -y {' '.join(SYSTEM_LIBRARIES.values())}",
+            f"Mooncake misses a system library that it needs, over TCP as well ({text})",
         )
     if "libcuda" in text:
         return TransportError(

@@ -11,8 +11,10 @@ from typing import Any, Final, Protocol, cast
 
 from torch import Tensor
 
-__all__ = ["Backend", "backend"]
+__all__ = ["FEW_ROWS", "Backend", "backend"]
 
+# Up to so many rows (a decode step's batch) a product streams the weights once, faster than a GEMM.
+FEW_ROWS: Final = 8
 _MODULES: Final = {"cpu": "smartgen.ops.backends.cpu", "reference": "smartgen.ops.reference"}
 _log = logging.getLogger(__name__)
 

@@ -21,6 +21,7 @@ from smartgen_kernel import (
 from smartgen_kernel import linear as _few_rows
 from torch import Tensor
 
+from smartgen.ops.backends import FEW_ROWS
 from smartgen.ops.reference import merge
 
 __all__ = [
@@ -34,14 +35,12 @@ __all__ = [
     "silu_and_mul",
 ]
 
-_FEW_ROWS = 8
-
 
 def linear(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | None = None
 ) -> Tensor:
     """`x @ weight.T + bias`: the streaming kernel for a decode step's few rows, ATen's GEMM for more."""
-    if x.shape[0] <= _FEW_ROWS:
+    if x.shape[0] <= FEW_ROWS:
         return _few_rows(x, weight, bias, out)
     result = F.linear(x, weight, bias)
     return result if out is None else out.copy_(result)
