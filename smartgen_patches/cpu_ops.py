@@ -38,6 +38,7 @@ def rmsnorm(
         x.dim() == 2
         and x.dtype in KERNEL_DTYPES
         and self.weight.dtype == x.dtype
+        and (residual is None or residual.dtype == x.dtype)
         and self.variance_size_override is None
         and self.override_orig_dtype is None
         and not self.cast_x_before_out_mul

@@ -69,6 +69,11 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
         "use 'auto'",
     ),
     Unsupported(
+        # Without it decode frees an aborted request's pages while they may still be written.
+        "SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE=0",
+        lambda cfg: not envs.SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE.get(),
+    ),
+    Unsupported(
         "SGLANG_DISAGG_STAGING_BUFFER", lambda cfg: envs.SGLANG_DISAGG_STAGING_BUFFER.get()
     ),
 )

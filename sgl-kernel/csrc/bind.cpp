@@ -29,11 +29,13 @@ void attention(const KernelTable* table, bool extend, int dtype, Address q, Size
                Size table_len, Address rows, int rows_bytes, Address prefix_lens, int prefix_bytes, Address seq_lens,
                int seq_bytes, Size batch, Size tokens, int heads, int kv_heads, int head_size, int page_size,
                double scale, Address out, Address lse2, int threads) {
+  // clang-format off
   const AttentionBatch b{static_cast<DType>(dtype), at<const void>(q), q_token, q_head, at<const void>(k),
                          at<const void>(v), k_slot, v_slot, slots, at<const int32_t>(req_to_token), table_row,
                          table_rows, table_len, indices(rows, rows_bytes), indices(prefix_lens, prefix_bytes),
                          indices(seq_lens, seq_bytes), batch, tokens, heads, kv_heads, head_size, page_size,
                          static_cast<float>(scale), at<void>(out), at<float>(lse2), threads};
+  // clang-format on
   nb::gil_scoped_release release;
   check_batch(b, extend);
   (extend ? table->extend_attention : table->decode_attention)(b);
@@ -56,9 +58,11 @@ void silu_and_mul(const KernelTable* table, int dtype, Address x, Size x_row, Ad
 void rotary(const KernelTable* table, int dtype, int cache_dtype, Address positions, int position_bytes, Address q,
             Size q_row, Address k, Size k_row, Address cos_sin, Size max_positions, Size tokens, int q_heads,
             int k_heads, int head_size, int rotary_dim, bool neox, int threads) {
+  // clang-format off
   const Rotary r{static_cast<DType>(dtype), static_cast<DType>(cache_dtype), indices(positions, position_bytes),
                  at<void>(q), q_row, at<void>(k), k_row, at<const void>(cos_sin), tokens, q_heads, k_heads, head_size,
                  rotary_dim, neox, threads};
+  // clang-format on
   nb::gil_scoped_release release;
   check_positions(r, max_positions);
   table->rotary(r);

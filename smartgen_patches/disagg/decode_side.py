@@ -63,6 +63,10 @@ class DecodeSide:
         logger.error("smartgen: prefill %s does not fit: %s", bootstrap_addr, reason)
         self._unfit[bootstrap_addr] = reason
 
+    def fit(self, bootstrap_addr: str) -> None:
+        """SGLang itself found nothing wrong with it."""
+        self._unfit.pop(bootstrap_addr, None)
+
     def refusal(self, bootstrap_addr: str, endpoints: list[str]) -> str | None:
         """Why no request may use this prefill server; None while all is well or not yet known."""
         for endpoint in endpoints:

@@ -9,8 +9,10 @@ import logging
 import threading
 from typing import Any
 
+import zmq
 from sglang.srt.disaggregation.mooncake.conn import MooncakeKVManager
 from sglang.srt.disaggregation.utils import DisaggregationMode
+from sglang.srt.utils.network import NetworkAddress
 from smartgen import wire
 from smartgen.metrics import catalog
 
@@ -114,8 +116,14 @@ class SmartGenKVManager(MooncakeKVManager):
 
         Here the peer is taken all the same, so that only its requests fail and both sides say why.
         """
+        if bootstrap_addr in self.prefill_info_table:
+            return True
         try:
-            return bool(super().try_ensure_parallel_info(bootstrap_addr))
+            found = bool(super().try_ensure_parallel_info(bootstrap_addr))
+            if found:
+                # Asked anew: another server than the one that did not fit may answer there now.
+                self.decode_side.fit(bootstrap_addr)
+            return found
         except RuntimeError as error:
             info = fetch_prefill_info(bootstrap_addr)
             if info is None:
@@ -133,8 +141,22 @@ class SmartGenKVManager(MooncakeKVManager):
         self.bell.ring()
 
     def send_frames(self, endpoint: tuple[str, int], frames: list[bytes]) -> None:
-        """One of our messages to a peer's control socket, in order with SGLang's own."""
-        send_frames(self, endpoint, frames)
+        """One of our messages to a peer's control socket, in order with SGLang's own.
+
+        Never waits. Raises zmq.ZMQError when the peer's queue is full or the peer is gone.
+        """
+        address = NetworkAddress(*endpoint)
+        name = address.to_tcp()
+        socket = self._connect(name, is_ipv6=address.is_ipv6)
+        with self._socket_send_locks[name]:
+            socket.send_multipart(frames, flags=zmq.NOBLOCK)
+
+    def tell(self, endpoint: tuple[str, int], frames: list[bytes]) -> None:
+        """`send_frames` where a lost message ends in a time-out anyway: failing is only logged."""
+        try:
+            self.send_frames(endpoint, frames)
+        except zmq.ZMQError as error:
+            logger.warning("smartgen: a message to %s:%d was not sent: %s", *endpoint, error)
 
     def _tapped(self, take: Any, msg: list[bytes]) -> bool:
         try:
@@ -148,11 +170,3 @@ class SmartGenKVManager(MooncakeKVManager):
             )
             self.sink.count(catalog.MALFORMED)
             return True
-
-
-def send_frames(manager: Any, endpoint: tuple[str, int], frames: list[bytes]) -> None:
-    """Through SGLang's cached, locked socket to that endpoint. Raises what ZeroMQ raises."""
-    from sglang.srt.utils.network import NetworkAddress
-
-    address = NetworkAddress(*endpoint)
-    manager._send_multipart_locked(address.to_tcp(), frames, is_ipv6=address.is_ipv6)

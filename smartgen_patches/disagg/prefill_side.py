@@ -6,8 +6,9 @@ agent's thread calls back (`PrefillCallbacks`) when a transfer is over.
 
 import logging
 import threading
+import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sglang.srt.disaggregation.base.conn import KVPoll
@@ -27,6 +28,14 @@ logger = logging.getLogger(__name__)
 # Index of the last frame of SGLang's own registration and metadata messages; ours ride behind.
 _LAST_REGISTRATION_FRAME = 19
 _LAST_METADATA_FRAME = 9
+_OFFER_KEPT_S = 600.0
+
+
+class _Offer(NamedTuple):
+    """Decode's pages for a room wait for the request to start here, since `at`."""
+
+    key: RequestKey
+    at: float
 
 
 @dataclass
@@ -46,7 +55,7 @@ class PrefillSide:
         self._peers = DecodePeers(manager.identity)
         self._rejected = RejectedRooms()
         self._lock = threading.Lock()
-        self._offers: dict[int, RequestKey] = {}
+        self._offers: dict[int, _Offer] = {}
         self._rooms: dict[int, _Room] = {}
         self._src_entries = tuple(int(ptr) for ptr in manager.kv_args.kv_data_ptrs)
         self.agent = self._start_agent()
@@ -73,10 +82,11 @@ class PrefillSide:
     def open(self, room: int, total_pages: int, mode: Mode) -> RequestKey | None:
         """Start a layer-wise transfer of a bootstrapped room; None means SGLang's own way."""
         with self._lock:
-            key = self._offers.get(room)
+            offer = self._offers.get(room)
         infos = self._destinations(room)
-        if key is None or not infos:
+        if offer is None or not infos:
             return None
+        key = offer.key
         reason = self._reason_for_full(mode, infos, total_pages)
         if reason is not None:
             self.withdraw(room)
@@ -94,7 +104,7 @@ class PrefillSide:
         # away, or after, and its post to the agent follows this one. In between, the agent would
         # open a request whose pages decode was already told to be free.
         with self._lock:
-            if self._offers.pop(room, None) != key:
+            if self._offers.pop(room, None) != offer:
                 return None
             self._rooms[room] = _Room(key, endpoint)
             # Not zero until `drained`: at zero SGLang tells an aborting decode server that nobody
@@ -175,7 +185,7 @@ class PrefillSide:
         self._manager.sink.count(catalog.FALLBACKS, reason=reason)
         for info in infos:
             note = wire.pack([wire.Fallback.of(key, reason)])
-            self._manager.send_frames((info.endpoint, info.dst_port), note)
+            self._manager.tell((info.endpoint, info.dst_port), note)
 
     def _aux_writes(self, room: int, aux_index: int | None) -> tuple[tuple[int, int, int], ...]:
         """(source, destination, bytes) of the request's row in every metadata buffer."""
@@ -222,7 +232,7 @@ class PrefillSide:
             self._manager.sink.count(catalog.MISMATCHED)
         if identity is not None:
             own = f"{self._manager.local_ip}:{self._manager.rank_port}"
-            self._manager.send_frames(endpoint, hello_frames(own, self._manager.identity))
+            self._manager.tell(endpoint, hello_frames(own, self._manager.identity))
 
     def _on_metadata(self, msg: list[bytes]) -> bool:
         room = int(msg[0])
@@ -238,8 +248,12 @@ class PrefillSide:
             return True
         note = wire.find(msg, wire.Open, after=_LAST_METADATA_FRAME)
         if isinstance(note, wire.Open):
+            now = time.monotonic()
             with self._lock:
-                self._offers[room] = note.key
+                self._offers[room] = _Offer(note.key, now)
+                # Of requests that never came, or had ended before their metadata did.
+                for old in [r for r, o in self._offers.items() if now - o.at > _OFFER_KEPT_S]:
+                    del self._offers[old]
         return False
 
     # ---- agent thread: PrefillCallbacks
@@ -269,7 +283,9 @@ class PrefillSide:
         """Nothing of this request is in flight: decode may free its pages."""
         with self._lock:
             found = self._rooms.get(key.room)
-            if found is not None and found.key == key and found.report is None:
+            if found is not None and found.key != key:
+                return  # the room is a newer transfer's, which has its own count
+            if found is not None and found.report is None:
                 del self._rooms[key.room]
         self._manager._staging_outstanding.pop(key.room, None)
         self._manager._maybe_ack_drained_abort(key.room)

@@ -33,13 +33,16 @@ class SmartGenKVReceiver(MooncakeKVReceiver):
     def _poll(self) -> KVPoll:
         if self.conclude_state is not None:
             return self.conclude_state
-        refusal = self._side.refusal(self.bootstrap_addr, self._endpoints())
-        if refusal is not None:
-            return self._refuse(refusal)
         status = self.kv_mgr.check_status(self.bootstrap_room)
-        if status == KVPoll.WaitingForInput and not self._peers_known():
-            # SGLang would allocate pages and offer them to a peer that may not fit.
-            return KVPoll.Bootstrapping
+        if self.init_time is None:
+            # No page is offered yet. Whether the peer is known is read before what it says: a
+            # Hello in between then only costs one more look.
+            known = self._peers_known()
+            refusal = self._side.refusal(self.bootstrap_addr, self._endpoints())
+            if refusal is not None:
+                return self._refuse(refusal)
+            if status == KVPoll.WaitingForInput and not known:
+                return KVPoll.Bootstrapping
         if status == KVPoll.Success and not self._landed():
             return self._poll_landing()
         return super()._poll()
@@ -94,7 +97,7 @@ class SmartGenKVReceiver(MooncakeKVReceiver):
             # Only a peer that answered our Hello understands the note; any other would end its
             # receiving thread over it.
             if self._side.peers.known(endpoint):
-                self.kv_mgr.send_frames((info["rank_ip"], int(info["rank_port"])), note)
+                self.kv_mgr.tell((info["rank_ip"], int(info["rank_port"])), note)
                 # SGLang's own notice carries no reason and may overtake ours.
                 self.abort_notified = True
         self.ensure_abort_notified()

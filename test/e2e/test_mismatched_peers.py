@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import requests
-from smartgen.client import RequestFailed
 from smartgen.launch import Role, ServeMode
 
 pytestmark = [pytest.mark.sglang, pytest.mark.mooncake, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -87,8 +86,11 @@ def test_stock_prefill_and_our_decode(servers):
     stock = servers.start(Role.PREFILL, ServeMode.STOCK)
     decode = servers.start(Role.DECODE)
     servers.wait(stock, decode)
-    with pytest.raises(RequestFailed) as refused:
-        servers.client(stock[1], decode[1], timeout_s=30).ask("The capital of France is")
-    assert "smartgen" in str(refused.value)
+    ((stock_status, _), (status, text)), took = errors_of(servers.client(stock[1], decode[1]))
+    # A stock server fails the request as well, but knows no reason.
+    assert min(stock_status, status) >= 500
+    assert "smartgen" in text
+    assert "stock mooncake" in text
+    assert took < WITHIN_S
     assert alive(stock[1], decode[1])
     assert "stock mooncake" in decode[0].log.read_text()

@@ -76,6 +76,12 @@ def test_unsupported_flags(tiny_model, options, words):
     assert all(word in said for word in words), said
 
 
+def test_pages_freed_early_by_choice(tiny_model):
+    variable = "SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE"
+    said = sentence(launch(tiny_model, environment={variable: "0"}))
+    assert variable in said
+
+
 def test_unknown_mode_is_refused_with_the_allowed_ones(tiny_model):
     finished = launch(tiny_model, "--smartgen-mode", "quick")
     assert finished.returncode == 2

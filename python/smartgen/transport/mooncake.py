@@ -22,13 +22,13 @@ from typing import Any, Final
 
 from smartgen.transport.base import Completion, ErrorKind, TransportError
 
-# Read by the engine when it is built. The defaults wedge a peer for ever after 2,048 outstanding
-# descriptors, never notice a peer that came back under its old name, and wait 30 s for one that
-# stopped. What the user has set stays.
+# The defaults wedge a peer for ever after 2,048 outstanding descriptors.
 QUEUE_LIMITS: Final[Mapping[str, str]] = {
     "MC_TCP_MAX_QUEUED_TRANSFERS_PER_PEER": "65535",
     "MC_TCP_MAX_PENDING_ADMISSIONS_PER_PEER": "65535",
 }
+# Read by the engine when it is built. The defaults never notice a peer that came back under its old
+# name, and wait 30 s for one that stopped. What the user has set stays.
 SETTINGS: Final[Mapping[str, str]] = {
     **QUEUE_LIMITS,
     "MC_TE_METADATA_REFRESH_INTERVAL_SECONDS": "2",

@@ -48,7 +48,8 @@ void check_batch(const AttentionBatch& b, bool extend) {
 void check_positions(const Rotary& r, int64_t max_positions) {
   for (int64_t i = 0; i < r.tokens; ++i)
     if (r.positions[i] < 0 || r.positions[i] >= max_positions)
-      refuse(at("positions", i), r.positions[i], "0.." + std::to_string(max_positions - 1) + " (rows of cos_sin_cache)");
+      refuse(at("positions", i), r.positions[i],
+             "0.." + std::to_string(max_positions - 1) + " (rows of cos_sin_cache)");
 }
 
 }  // namespace smartgen

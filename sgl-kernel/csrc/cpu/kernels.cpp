@@ -22,8 +22,8 @@ namespace smartgen {
 
 extern const KernelTable SMARTGEN_JOIN(kernels_, SMARTGEN_ISA);
 const KernelTable SMARTGEN_JOIN(kernels_, SMARTGEN_ISA) = {
-    SMARTGEN_TEXT(SMARTGEN_ISA),  extend_attention<SMARTGEN_SIMD>, decode_attention<SMARTGEN_SIMD>,
-    rms_norm<SMARTGEN_SIMD>,      silu_and_mul<SMARTGEN_SIMD>,     rotary<SMARTGEN_SIMD>,
+    SMARTGEN_TEXT(SMARTGEN_ISA), extend_attention<SMARTGEN_SIMD>, decode_attention<SMARTGEN_SIMD>,
+    rms_norm<SMARTGEN_SIMD>,     silu_and_mul<SMARTGEN_SIMD>,     rotary<SMARTGEN_SIMD>,
     linear<SMARTGEN_SIMD>,
 };
 

@@ -49,9 +49,13 @@ inline float rounded(float x) {
 }
 
 template <class T>
-inline T least(T a, T b) { return b < a ? b : a; }
+inline T least(T a, T b) {
+  return b < a ? b : a;
+}
 template <class T>
-inline T most(T a, T b) { return a < b ? b : a; }
+inline T most(T a, T b) {
+  return a < b ? b : a;
+}
 
 }  // namespace
 }  // namespace smartgen

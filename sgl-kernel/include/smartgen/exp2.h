@@ -8,8 +8,7 @@
 namespace smartgen {
 namespace {
 
-constexpr float kExp2[6] = {1.0f,           0.69315131181f,  0.24016445010f,
-                            0.05579991332f, 0.00901703002f, 0.00186713022f};
+constexpr float kExp2[6] = {1.0f, 0.69315131181f, 0.24016445010f, 0.05579991332f, 0.00901703002f, 0.00186713022f};
 
 }  // namespace
 }  // namespace smartgen

@@ -121,8 +121,7 @@ class Extend {
       const int64_t length = fresh(b_, i), groups = (length + kQueriesAtOnce - 1) / kQueriesAtOnce;
       if (group < groups) {
         const int64_t first = (groups - 1 - group) * kQueriesAtOnce;
-        attend(i, static_cast<int>(item % b_.kv_heads), token, first,
-               least<int64_t>(length, first + kQueriesAtOnce));
+        attend(i, static_cast<int>(item % b_.kv_heads), token, first, least<int64_t>(length, first + kQueriesAtOnce));
         return;
       }
       group -= groups;
@@ -360,8 +359,7 @@ class Extend {
           tile[i] = Simd::mul(inverse, Simd::load(t.acc + (size_t(d + i) * t.vectors + r) * W));
         Simd::transpose(tile);
         for (int lane = 0; lane < lanes; ++lane)
-          Element<Simd, T>::store(static_cast<T*>(b_.out) + ((token + lane) * b_.heads + head) * size_ + d,
-                                  tile[lane]);
+          Element<Simd, T>::store(static_cast<T*>(b_.out) + ((token + lane) * b_.heads + head) * size_ + d, tile[lane]);
       }
       for (int lane = 0; lane < lanes; ++lane)
         b_.lse2[(token + lane) * b_.heads + head] = t.high[r * W + lane] + ::log2f(t.sum[r * W + lane]);

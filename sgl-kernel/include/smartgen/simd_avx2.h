@@ -30,9 +30,7 @@ struct Avx2 {
   static Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
   static Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
   static bool any_greater(Vec a, Vec b) { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)) != 0; }
-  static Vec select_ge(Vec a, Vec b, Vec x, Vec y) {
-    return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_GE_OQ));
-  }
+  static Vec select_ge(Vec a, Vec b, Vec x, Vec y) { return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_GE_OQ)); }
   static float sum(Vec v) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
@@ -79,12 +77,9 @@ struct Avx2 {
   static Vec round_bf16(Vec v) {
     return _mm256_castsi256_ps(_mm256_and_si256(rounded_bits(v), _mm256_set1_epi32(int32_t(0xffff0000u))));
   }
-  static Vec low_halves(Vec pairs) {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(pairs), 16));
-  }
+  static Vec low_halves(Vec pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(pairs), 16)); }
   static Vec high_halves(Vec pairs) {
-    return _mm256_castsi256_ps(
-        _mm256_and_si256(_mm256_castps_si256(pairs), _mm256_set1_epi32(int32_t(0xffff0000u))));
+    return _mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(pairs), _mm256_set1_epi32(int32_t(0xffff0000u))));
   }
 
   static Vec sum_each(Vec (&r)[kWidth]) {

@@ -29,9 +29,7 @@ struct Avx512 {
   static Vec zero() { return _mm512_setzero_ps(); }
   static Vec set1(float x) { return _mm512_set1_ps(x); }
   static Vec load(const void* p) { return _mm512_loadu_ps(p); }
-  static Vec load_half(const void* p) {
-    return _mm512_zextps256_ps512(_mm256_loadu_ps(static_cast<const float*>(p)));
-  }
+  static Vec load_half(const void* p) { return _mm512_zextps256_ps512(_mm256_loadu_ps(static_cast<const float*>(p))); }
   static void store(void* p, Vec v) { _mm512_storeu_ps(p, v); }
   static Vec broadcast(const void* p) { return _mm512_set1_ps(*static_cast<const float*>(p)); }
 
@@ -92,12 +90,9 @@ struct Avx512 {
     return _mm512_castsi512_ps(_mm512_and_si512(rounded_bits(v), _mm512_set1_epi32(int32_t(0xffff0000u))));
   }
   // A vector of bf16 pairs as the fp32 values of its low and of its high halves.
-  static Vec low_halves(Vec pairs) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(pairs), 16));
-  }
+  static Vec low_halves(Vec pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(pairs), 16)); }
   static Vec high_halves(Vec pairs) {
-    return _mm512_castsi512_ps(
-        _mm512_and_si512(_mm512_castps_si512(pairs), _mm512_set1_epi32(int32_t(0xffff0000u))));
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(pairs), _mm512_set1_epi32(int32_t(0xffff0000u))));
   }
 
   // Lane i becomes the sum over all lanes of r[i]; r is used up.
