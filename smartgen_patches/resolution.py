@@ -14,6 +14,8 @@ from sglang.srt.arg_groups.overrides import declare_resolution, resolving_view
 from sglang.srt.platforms import current_platform
 from smartgen.config import OnUnsupported, Settings, SettingsError, settings_to_mapping
 from smartgen.core import Mode
+from smartgen.launch import CheckFailed
+from smartgen.launch.ports import require_free
 
 from smartgen_patches.args import BACKEND_NAME, attach_settings
 from smartgen_patches.errors import StartRefused
@@ -31,6 +33,7 @@ def resolve_pd_disaggregation(server_args: Any, previous: Any) -> None:
         previous(server_args)
         return
     _refuse_missing_model(cfg.model_path)
+    _refuse_taken_ports(cfg)
     try:
         settings = _supported(server_args, attach_settings(server_args))
     except SettingsError as error:
@@ -49,6 +52,18 @@ def _refuse_missing_model(model_path: str) -> None:
             f"--model-path {model_path} has no config.json; give a Hugging Face model folder "
             "(`smartgen model fetch` makes one)"
         )
+
+
+def _refuse_taken_ports(cfg: Any) -> None:
+    """SGLang finds out after it has loaded the model."""
+    ports = {"--port": (cfg.host, cfg.port)}
+    if cfg.disaggregation_mode == "prefill":
+        bootstrap_port = cfg.disaggregation_bootstrap_port
+        ports["--disaggregation-bootstrap-port"] = (cfg.host, bootstrap_port)
+    try:
+        require_free(ports)
+    except CheckFailed as error:
+        raise StartRefused(str(error)) from error
 
 
 def _supported(server_args: Any, settings: Settings) -> Settings:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import requests
 from smartgen.client import RequestFailed
 from smartgen.client.chat import ask_chat
 
@@ -70,14 +71,17 @@ def test_up_serves_and_tells_who_died(one_pair_at_a_time, model, tmp_path):
         curl = shlex.split(shown.splitlines()[-1])
         answered = subprocess.run(curl, capture_output=True, text=True, timeout=120)
         assert "Paris" in answered.stdout
+        url = re.search(r"serving at (\S+)/v1", shown)
+        assert url is not None
+        too_long = {"model": "default", "prompt": "word " * 9_500, "max_tokens": 4}
+        refused = requests.post(f"{url[1]}/v1/completions", json=too_long, timeout=60)
+        assert refused.status_code == 400, refused.text
         started = children_of(process.pid)
         decode = next(
             p for p in started if "guard.py" in str(p.cmdline()) and "decode" in p.cmdline()
         )
         server = decode.children()[0]
         server.send_signal(signal.SIGKILL)
-        url = re.search(r"serving at (\S+)/v1", shown)
-        assert url is not None
         with pytest.raises(RequestFailed):
             ask_chat(url[1], "What is the capital of France?", timeout_s=60)
         rest, _ = process.communicate(timeout=60)

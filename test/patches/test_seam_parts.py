@@ -231,6 +231,39 @@ def test_a_rejection_is_said_once_and_not_for_ever(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, None),
+        ({"is_generation": False}, "does not generate text"),
+        ({"attention_arch": "mla"}, "compressed KV cache (MLA)"),
+        ({"is_hybrid_swa": True}, "sliding-window"),
+        ({"is_multimodal": True}, "several modalities"),
+    ],
+)
+def test_models_that_layer_wise_transfer_does_not_serve(change, words):
+    from sglang.srt.configs.model_config import AttentionArch
+
+    from smartgen_patches.support import unsupported_model
+
+    values = {
+        "hf_config": SimpleNamespace(architectures=["SomeForCausalLM"]),
+        "is_generation": True,
+        "attention_arch": AttentionArch.MHA,
+        "is_hybrid_swa": False,
+        "is_multimodal": False,
+        **change,
+    }
+    if values["attention_arch"] == "mla":
+        values["attention_arch"] = AttentionArch.MLA
+    said = unsupported_model(SimpleNamespace(**values))
+    if words is None:
+        assert said is None
+    else:
+        assert "SomeForCausalLM" in said
+        assert words in said
+
+
+@pytest.mark.parametrize(
     ("params", "default", "mode"),
     [
         (None, "layerwise", "layerwise"),

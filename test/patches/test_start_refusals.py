@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -93,6 +94,15 @@ def test_missing_model_folder(tmp_path):
     said = sentence(launch(tmp_path / "nothing"))
     assert "config.json" in said
     assert "smartgen model fetch" in said
+
+
+@pytest.mark.parametrize("flag", ["--port", "--disaggregation-bootstrap-port"])
+def test_a_port_in_use(tiny_model, flag):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        said = sentence(launch(tiny_model, flag, port))
+    assert f"{flag} {port} is in use" in said
+    assert "choose another" in said
 
 
 def test_another_sglang_version(tiny_model):
