@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import requests
+import torch
 from arguments import logs_of, model_of, parser
 from main import console, run
 from rich.table import Table
 from smartgen.client import RequestFailed
 from smartgen.launch import Process, Role, ServerSpec, wait_until_healthy
 from smartgen.launch.ports import pick
-from smartgen_lab.measure import Prompts, Records, Scenario, load_scenario, spread
+from smartgen_lab.measure import Prompts, Records, Scenario, kv_shape, load_scenario, spread
 
 # What SmartGen's plugin sets by itself on a CPU; the stock server must have the same ground.
 _GROUND = (
@@ -59,14 +60,34 @@ def measure(settings: Settings, chunk_tokens: int, model: Path, logs: Path) -> d
                     times[name]["prefill"].append(prefill_s)
                     times[name]["step"].append(step_s)
     prefill_ratio, step_ratio = _ratio(times, "prefill"), _ratio(times, "step")
+    _, token_bytes = kv_shape(model)
+    step_bytes = _weight_bytes(model) + settings.prompt_tokens * token_bytes
     return {
         "chunk_tokens": chunk_tokens,
+        "step_bytes": step_bytes,
+        "step_floor_s": _read_once_s(step_bytes),
         "times_s": times,
         "prefill_ratio": prefill_ratio,
         "step_ratio": step_ratio,
         "good": prefill_ratio >= settings.least_prefill_ratio
         and step_ratio >= settings.least_step_ratio,
     }
+
+
+def _weight_bytes(model: Path) -> int:
+    return sum(file.stat().st_size for file in model.glob("*.safetensors"))
+
+
+def _read_once_s(nbytes: int) -> float:
+    """Seconds to stream that many bytes from memory with one thread: the floor of a decode step."""
+    torch.set_num_threads(1)
+    block = torch.ones(nbytes // 8, dtype=torch.int64)
+    times = []
+    for _ in range(7):
+        began = time.perf_counter()
+        block.sum()
+        times.append(time.perf_counter() - began)
+    return min(times)
 
 
 @contextmanager
@@ -133,6 +154,14 @@ def show(rows: list[dict[str, Any]]) -> None:
             )
             table.add_row(str(row["chunk_tokens"]), what, *cells, f"{row[what + '_ratio']:.2f}")
     console.print(table)
+    for row in rows:
+        step = statistics.median(row["times_s"][_OURS]["step"])
+        console.print(
+            f"chunk {row['chunk_tokens']}: a step reads {row['step_bytes'] / 1e6:.0f} MB of weights "
+            f"and KV; streaming them once takes {1e3 * row['step_floor_s']:.1f} ms, the step takes "
+            f"{step / row['step_floor_s']:.1f} times that",
+            highlight=False,
+        )
 
 
 def main() -> int:

@@ -45,6 +45,7 @@ class Settings(Scenario, frozen=True, kw_only=True):
     blocks: int
     calibration_runs: int
     transfer_timeout_s: int
+    least_stock_over_layerwise: float  # of TTST, for chunks that hold the whole prompt
     seed: int
 
 
@@ -262,14 +263,19 @@ def main() -> int:
     )
     model, logs = model_of(chosen), logs_of(chosen)
     console.print(f"logs in {logs}", highlight=False)
+    good = True
     with Records(chosen.json, "layerwise_vs_stock", settings.as_dict()) as records:
         for chunk in settings.chunk_tokens:
             with Lab(one_to_one()) as lab, lab.inside("client"):
                 session = Session(settings, chunk, model, lab, logs, records)
                 session.run()
-            records.add("summary", **session.summary())
+            summary = session.summary()
+            records.add("summary", **summary)
             show(session)
-    return 0
+            if chunk >= settings.prompt_tokens:
+                good &= summary["stock_over_layerwise"] >= settings.least_stock_over_layerwise
+            good &= bool(summary["same_tokens"])
+    return 0 if good else 1
 
 
 if __name__ == "__main__":

@@ -45,14 +45,15 @@ def around_get_kv_class(
 
 def after_scheduler_init(result: None, scheduler: Any, server_args: Any, port_args: Any) -> None:
     """Hook on Scheduler.__init__: every hook must be in place, or requests would go wrong later."""
-    from smartgen_patches.hooks import HOOKS
+    from smartgen_patches.hooks import hooks_here
 
     settings = settings_of(server_args)
     if settings is None:
         return
-    missing = [hook.target for hook in HOOKS if hook.target not in HookRegistry._patched]
+    hooks = hooks_here()
+    missing = [hook.target for hook in hooks if hook.target not in HookRegistry._patched]
     if missing:
         raise StartRefused(f"hook {missing[0]} did not take hold; reinstall sglang and smartgen")
     listen_for_bell(scheduler)
     scheduler.output_streamer.__class__.has_additional_customized_info = True
-    logger.info("smartgen: mode %s, %d hooks verified", settings.mode.value, len(HOOKS))
+    logger.info("smartgen: mode %s, %d hooks verified", settings.mode.value, len(hooks))

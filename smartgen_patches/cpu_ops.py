@@ -106,8 +106,7 @@ def around_linear_apply(
 
 def _streams(x: torch.Tensor, weight: torch.Tensor) -> bool:
     return (
-        isinstance(current_platform, PortableCpuPlatform)
-        and x.dtype in KERNEL_DTYPES
+        x.dtype in KERNEL_DTYPES
         and weight.dtype == x.dtype
         and weight.is_contiguous()
         and x.is_contiguous()

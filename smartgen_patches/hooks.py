@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from sglang.srt.platforms import current_platform
+
 from smartgen_patches import (
     args,
     classes,
@@ -17,6 +19,7 @@ from smartgen_patches import (
     idle,
     response,
 )
+from smartgen_patches.platform_cpu import PortableCpuPlatform
 
 Kind = Literal["before", "after", "around"]
 _SRT = "sglang.srt."
@@ -25,13 +28,17 @@ _PREFILL = _SRT + "disaggregation.prefill."
 
 @dataclass(frozen=True, kw_only=True)
 class Hook:
-    """One hooked function. `parameters` are its names in the pinned version, in order."""
+    """One hooked function. `parameters` are its names in the pinned version, in order.
+
+    cpu_only  hooked on the portable CPU platform alone; elsewhere it would only cost time
+    """
 
     target: str
     kind: Kind
     handler: Callable[..., Any]
     parameters: tuple[str, ...]
     reason: str
+    cpu_only: bool = False
 
 
 HOOKS: tuple[Hook, ...] = (
@@ -96,6 +103,7 @@ HOOKS: tuple[Hook, ...] = (
         kind="around",
         handler=cpu_ops.around_linear_apply,
         parameters=("self", "layer", "x", "bias"),
+        cpu_only=True,
         reason="ATen's GEMM on the CPU does not reach memory speed for a decode step's few rows",
     ),
     Hook(
@@ -124,3 +132,9 @@ HOOKS: tuple[Hook, ...] = (
         reason="stamps the time to second token, which SGLang does not measure",
     ),
 )
+
+
+def hooks_here() -> tuple[Hook, ...]:
+    """The rows that apply on this machine's platform."""
+    on_cpu = isinstance(current_platform, PortableCpuPlatform)
+    return tuple(hook for hook in HOOKS if on_cpu or not hook.cpu_only)

@@ -8,7 +8,7 @@ from smartgen_patches.args import BACKEND_NAME
 from smartgen_patches.attention import install_attention_backend
 from smartgen_patches.cpu_defaults import apply_platform_defaults
 from smartgen_patches.cpu_ops import install_cpu_ops
-from smartgen_patches.hooks import HOOKS
+from smartgen_patches.hooks import hooks_here
 from smartgen_patches.resolution import resolve_pd_disaggregation
 from smartgen_patches.verify import refuse_unless_verified
 
@@ -19,7 +19,7 @@ def register_hooks() -> None:
     add_disagg_transfer_backend_choices([BACKEND_NAME])
     register_resolution_hook("handle_pd_disaggregation")(resolve_pd_disaggregation)
     register_resolution_hook("handle_platform_defaults")(apply_platform_defaults)
-    for hook in HOOKS:
+    for hook in hooks_here():
         HookRegistry.register(hook.target, hook.handler, HookType(hook.kind))
     install_attention_backend()
     install_cpu_ops()
