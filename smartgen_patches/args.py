@@ -6,6 +6,7 @@ and pickling into the child processes.
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from smartgen.config import (
@@ -36,7 +37,19 @@ def around_from_cli_args(original: Callable[..., Any], *args: Any, **kwargs: Any
         server_args._smartgen = settings_to_mapping(settings_from_namespace(namespace))
     except SettingsError as error:
         raise StartRefused(str(error)) from error
+    if server_args.disaggregation_transfer_backend == BACKEND_NAME:
+        _refuse_missing_model(server_args.model_path)
     return server_args
+
+
+def _refuse_missing_model(model_path: str) -> None:
+    """A path that is plainly local must exist; SGLang would ask a model hub for it, and at once."""
+    local = model_path.startswith(("/", "./", "../", "~"))
+    if local and not (Path(model_path).expanduser() / "config.json").is_file():
+        raise StartRefused(
+            f"--model-path {model_path} has no config.json; give a Hugging Face model folder "
+            "(`smartgen model fetch` makes one)"
+        )
 
 
 def attach_settings(server_args: Any) -> Settings:

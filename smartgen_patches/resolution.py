@@ -6,7 +6,6 @@ inside SGLang holds; which classes then serve is decided in `classes.py`.
 
 import logging
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from sglang.srt.arg_groups.model_override_base import model_config_of
@@ -32,7 +31,6 @@ def resolve_pd_disaggregation(server_args: Any, previous: Any) -> None:
     if cfg.disaggregation_transfer_backend != BACKEND_NAME:
         previous(server_args)
         return
-    _refuse_missing_model(cfg.model_path)
     _refuse_taken_ports(cfg)
     try:
         settings = _supported(server_args, attach_settings(server_args))
@@ -42,16 +40,6 @@ def resolve_pd_disaggregation(server_args: Any, previous: Any) -> None:
     prepare_transport(settings.protocol)
     declare_resolution(server_args, BACKEND_NAME, disaggregation_transfer_backend="mooncake")
     previous(server_args)
-
-
-def _refuse_missing_model(model_path: str) -> None:
-    """A path that is plainly local must exist; SGLang would ask a model hub for it."""
-    local = model_path.startswith(("/", "./", "../", "~"))
-    if local and not (Path(model_path).expanduser() / "config.json").is_file():
-        raise StartRefused(
-            f"--model-path {model_path} has no config.json; give a Hugging Face model folder "
-            "(`smartgen model fetch` makes one)"
-        )
 
 
 def _refuse_taken_ports(cfg: Any) -> None:

@@ -54,7 +54,7 @@ def run(options: UpOptions) -> None:
 def _announce(pair: Pair) -> None:
     url = pair.spec.router.url
     question = '{"role": "user", "content": "What is the capital of France?"}'
-    body = f'{{"model": "default", "messages": [{question}]}}'
+    body = f'{{"model": "default", "max_tokens": 64, "temperature": 0, "messages": [{question}]}}'
     results.print(f"serving at {url}/v1 (Ctrl-C stops)", markup=False)
     results.print(
         f"curl -s {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'",
