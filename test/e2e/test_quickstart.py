@@ -87,6 +87,8 @@ def test_up_serves_and_tells_who_died(one_pair_at_a_time, model, tmp_path):
         rest, _ = process.communicate(timeout=60)
     finally:
         process.kill()
+        process.wait()
+        process.stdout.close()
     assert process.returncode == 1
     assert "decode ended unexpectedly (signal 9)" in rest
     _, left = psutil.wait_procs(started, timeout=10)
