@@ -48,6 +48,28 @@ class Paged:
             page_size=self.page_size, scale=self.scale, **keywords,
         )  # fmt: skip
 
+    @property
+    def slots(self) -> Tensor:
+        """Row of the only request."""
+        (row,) = self.rows.tolist()
+        return self.req_to_token[row]
+
+    def blocks(self, operator: Callable[..., Tensor], **keywords: object) -> Tensor:
+        """An operator over the keys of the only request."""
+        return operator(
+            self.k_cache, self.slots, int(self.seq_lens), page_size=self.page_size, **keywords
+        )
+
+    def block_mass(
+        self, operator: Callable[..., Tensor], lse2: Tensor, **keywords: object
+    ) -> Tensor:
+        """The operator for the fresh tokens of the only request, whose attention gave `lse2`."""
+        positions = torch.arange(int(self.prefix_lens), int(self.seq_lens))
+        return operator(
+            self.q, lse2, positions, self.k_cache, self.slots, int(self.seq_lens),
+            page_size=self.page_size, scale=self.scale, **keywords,
+        )  # fmt: skip
+
 
 def make_paged(
     seq_lens: Sequence[int],

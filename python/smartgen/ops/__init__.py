@@ -1,4 +1,4 @@
-"""Tensor operators of SmartGen: paged attention, the merge of partial results, and layer helpers.
+"""Tensor operators of SmartGen: paged attention, the merge of partial results, selection, and layer helpers.
 
 Each operator is a short torch function in `reference`, which defines what it means; backends offer the same
 signatures. `backend("auto")` picks one, `backend("cpu")` insists. How far a backend may differ from the

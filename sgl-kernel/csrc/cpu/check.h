@@ -7,6 +7,7 @@ namespace smartgen {
 
 // Each throws std::invalid_argument naming argument, place, value and expectation.
 void check_batch(const AttentionBatch& batch, bool extend);
+void check_blocks(const BlockKeys& keys);
 void check_positions(const Rotary& rotary, int64_t max_positions);
 
 }  // namespace smartgen

@@ -1,10 +1,9 @@
 // Attention of single queries over a paged cache: the decode kernel.
 //
 // Bound by memory, so each page is fetched once, for all heads, and the pages of the next tile are prefetched
-// while this one is worked on.  Lanes are head elements; kWidth keys give kWidth vectors of partial sums, which a
-// tree of blends turns into kWidth scores.  Values are multiplied in pairs of keys where the machine does that
-// (probabilities rounded to bf16), otherwise in fp32.  Heads are independent, so results do not depend on the
-// number of threads.
+// while this one is worked on.  Lanes are head elements.  Values are multiplied in pairs of keys where the machine
+// does that (probabilities rounded to bf16), otherwise in fp32.  Heads are independent, so results do not depend on
+// the number of threads.
 #pragma once
 
 #include <cmath>
@@ -12,8 +11,10 @@
 #include <type_traits>
 
 #include "smartgen/element.h"
+#include "smartgen/items.h"
 #include "smartgen/kernels.h"
 #include "smartgen/pages.h"
+#include "smartgen/row_dots.h"
 #include "smartgen/workspace.h"
 
 namespace smartgen {
@@ -25,49 +26,36 @@ template <class Simd, class T, int Size>
 class Decode {
   using Vec = typename Simd::Vec;
   static constexpr int W = Simd::kWidth;
-  static constexpr bool kBf16 = std::is_same<T, BFloat16>::value;
-  static constexpr bool kPairs = Simd::kDotPairs && kBf16;
-  static constexpr int kPer = kBf16 ? 2 : 1;                   // elements per 32-bit lane of a loaded row
-  static constexpr int kSplit = kBf16 && !kPairs ? 2 : 1;      // query vectors per loaded vector
-  static constexpr int kMaxGroup = 4;                          // heads that share one pass over a tile
+  using Dots = RowDots<Simd, T>;
+  static constexpr bool kPairs = Dots::kPairs;
+  static constexpr int kMaxGroup = 4;  // heads that share one pass over a tile
 
  public:
-  static void run(const AttentionBatch& b) {
-    // Whole requests per thread keep page reads together; few requests are split by KV head.
-    const bool by_head = b.threads > 1 && b.batch < 2 * int64_t(b.threads);
-    const int64_t items = b.batch * (by_head ? b.kv_heads : 1);
-    const auto run_item = [&](Decode& self, int64_t i) {
-      if (by_head)
-        self.attend(i / b.kv_heads, static_cast<int>(i % b.kv_heads), static_cast<int>(i % b.kv_heads) + 1);
-      else
-        self.attend(i, 0, b.kv_heads);
-    };
-    if (b.threads <= 1 || items <= 1) {
-      Decode self(b);
-      for (int64_t i = 0; i < items; ++i) run_item(self, i);
-      return;
-    }
-#pragma omp parallel num_threads(b.threads)
-    {
-      Decode self(b);
-#pragma omp for schedule(dynamic, 1)
-      for (int64_t i = 0; i < items; ++i) run_item(self, i);
-    }
-  }
+  static void run(const AttentionBatch& b) { for_items<Decode>(b.batch * (by_head(b) ? b.kv_heads : 1), b.threads, b); }
 
- private:
   explicit Decode(const AttentionBatch& b)
-      : b_(b), size_(Size ? Size : b.head_size), padded_((size_ / kPer + W - 1) / W * W * kSplit),
+      : b_(b), by_head_(by_head(b)), size_(Size ? Size : b.head_size), packed_(Dots::packed(size_)),
         acc_size_((size_ + 2 * W - 1) / (2 * W) * (2 * W)) {
-    const size_t floats = size_t(b_.heads) * (padded_ + acc_size_ + 2) + kMaxGroup * kTileKeys;
+    const size_t floats = size_t(b_.heads) * (packed_ + acc_size_ + 2) + kMaxGroup * kTileKeys;
     float* p = static_cast<float*>(scratch(floats * sizeof(float)));
     p_ = p, p += kMaxGroup * kTileKeys;
-    q_ = p, p += size_t(b_.heads) * padded_;
+    q_ = p, p += size_t(b_.heads) * packed_;
     acc_ = p, p += size_t(b_.heads) * acc_size_;
     high_ = p, p += b_.heads;
     sum_ = p;
     for (int i = 0; i < W; ++i) iota_[i] = static_cast<float>(i);
   }
+
+  void item(int64_t i) {
+    if (by_head_)
+      attend(i / b_.kv_heads, static_cast<int>(i % b_.kv_heads), static_cast<int>(i % b_.kv_heads) + 1);
+    else
+      attend(i, 0, b_.kv_heads);
+  }
+
+ private:
+  // Whole requests per thread keep page reads together; few requests are split by KV head.
+  static bool by_head(const AttentionBatch& b) { return b.threads > 1 && b.batch < 2 * int64_t(b.threads); }
 
   // Slots of one tile of keys.
   struct Slots {
@@ -78,10 +66,10 @@ class Decode {
   void attend(int64_t i, int kv_begin, int kv_end) {
     const int group = b_.heads / b_.kv_heads;
     const int head_begin = kv_begin * group, head_end = kv_end * group;
-    const PageList pages{b_.req_to_token + b_.rows[i] * b_.table_row, b_.page_size, b_.page_size};
+    const PageList pages = pages_of(b_, i);
     const int64_t keys = b_.seq_lens[i];
     for (int h = head_begin; h < head_end; ++h) {
-      load_query(q_ + size_t(h) * padded_, static_cast<const T*>(b_.q) + i * b_.q_token + h * b_.q_head);
+      Dots::pack(q_ + size_t(h) * packed_, static_cast<const T*>(b_.q) + i * b_.q_token + h * b_.q_head, size_);
       std::memset(acc_ + size_t(h) * acc_size_, 0, sizeof(float) * acc_size_);
       high_[h] = -INFINITY;
       sum_[h] = 0.0f;
@@ -129,19 +117,6 @@ class Decode {
       });
   }
 
-  // As loaded rows of K will meet it: bf16 pairs, or all low halves of a vector before all high ones.
-  void load_query(float* to, const T* q) const {
-    if constexpr (kPairs || !kBf16) {
-      std::memcpy(to, q, sizeof(T) * size_);
-      std::memset(to + size_ / kPer, 0, sizeof(float) * (padded_ - size_ / kPer));
-    } else {
-      for (int d = 0; d < padded_ / 2 * 2; ++d) {
-        const int vector = d / (2 * W), lane = d % W, element = vector * 2 * W + 2 * lane + d % (2 * W) / W;
-        to[d] = element < size_ ? to_float(q[element]) : 0.0f;
-      }
-    }
-  }
-
   void tile(int kv, int head, int heads, const Slots& slots, const Ahead& ahead) {
     switch (heads) {
       case 1: return tile_of<1>(kv, head, slots, ahead);
@@ -161,12 +136,9 @@ class Decode {
       const int keys = least(W, slots.count - j);
       const T* rows[W];  // lanes past the end repeat a row; their scores are dropped
       for (int i = 0; i < W; ++i) rows[i] = k + slots.at[j + least(i, keys - 1)] * b_.k_slot;
-      for (int g = 0; g < G; ++g) {
-        Vec x = scores(rows, q_ + size_t(head + g) * padded_, size);
-        if (keys < W)
-          x = Simd::select_ge(Simd::set1(static_cast<float>(keys - 1)), Simd::load(iota_), x, Simd::set1(-INFINITY));
-        Simd::store(p_ + g * kTileKeys + j, x);
-      }
+      constexpr int first = least(G, Dots::kQueries);
+      scores<first>(rows, head, 0, j, keys, size);
+      if constexpr (G > first) scores<G - first>(rows, head, first, j, keys, size);
     }
     for (int g = 0; g < G; ++g) soften(head + g, p_ + g * kTileKeys, slots.count);
 
@@ -182,36 +154,19 @@ class Decode {
     }
   }
 
-  // Scaled logits of kWidth keys against one query.
-  [[gnu::always_inline]] inline Vec scores(const T* const (&rows)[W], const float* q, int size) const {
-    Vec acc[W];
-#pragma GCC unroll 16
-    for (int i = 0; i < W; ++i) acc[i] = Simd::zero();
-    const int whole = size / kPer / W;
-    for (int c = 0; c < whole; ++c) {
-      const Vec q0 = Simd::load(q + c * W * kSplit), q1 = Simd::load(q + c * W * kSplit + (kSplit - 1) * W);
-#pragma GCC unroll 16
-      for (int i = 0; i < W; ++i)
-        acc[i] = dot(acc[i], Simd::load(reinterpret_cast<const float*>(rows[i]) + c * W), q0, q1);
+  // Scaled logits of kWidth keys, of which `keys` are real, for queries g to g + N of a tile that begins at `head`.
+  template <int N>
+  [[gnu::always_inline]] inline void scores(const T* const (&rows)[W], int head, int g, int j, int keys, int size) {
+    Vec x[N];
+    Dots::template products<N>(rows, q_ + size_t(head + g) * packed_, packed_, size, 1, 0, x);
+    const Vec scale = Simd::set1(b_.scale * 1.44269504088896341f);  // base 2
+    for (int n = 0; n < N; ++n) {
+      x[n] = Simd::mul(scale, x[n]);
+      if (keys < W)
+        x[n] =
+            Simd::select_ge(Simd::set1(static_cast<float>(keys - 1)), Simd::load(iota_), x[n], Simd::set1(-INFINITY));
+      Simd::store(p_ + (g + n) * kTileKeys + j, x[n]);
     }
-    if constexpr (Simd::kHalfVectors) {
-      if (whole * W < size / kPer) {
-        const Vec q0 = Simd::load(q + whole * W * kSplit), q1 = Simd::load(q + whole * W * kSplit + (kSplit - 1) * W);
-#pragma GCC unroll 16
-        for (int i = 0; i < W; ++i)
-          acc[i] = dot(acc[i], Simd::load_half(reinterpret_cast<const float*>(rows[i]) + whole * W), q0, q1);
-      }
-    }
-    return Simd::mul(Simd::set1(b_.scale * 1.44269504088896341f), Simd::sum_each(acc));  // base 2
-  }
-
-  static Vec dot(Vec acc, Vec row, Vec q0, [[maybe_unused]] Vec q1) {
-    if constexpr (kPairs)
-      return Simd::dot_pairs(acc, row, q0);
-    else if constexpr (kBf16)
-      return Simd::fma(Simd::high_halves(row), q1, Simd::fma(Simd::low_halves(row), q0, acc));
-    else
-      return Simd::fma(row, q0, acc);
   }
 
   // Scores of one tile become probabilities relative to the running maximum.
@@ -307,8 +262,9 @@ class Decode {
   }
 
   const AttentionBatch& b_;
+  const bool by_head_;
   const int size_;
-  const int padded_;    // floats per packed query
+  const int packed_;    // floats per packed query
   const int acc_size_;  // floats per output sum
   float *p_, *q_, *acc_, *high_, *sum_;
   alignas(64) float iota_[W];

@@ -49,11 +49,11 @@ inline float rounded(float x) {
 }
 
 template <class T>
-inline T least(T a, T b) {
+constexpr T least(T a, T b) {
   return b < a ? b : a;
 }
 template <class T>
-inline T most(T a, T b) {
+constexpr T most(T a, T b) {
   return a < b ? b : a;
 }
 

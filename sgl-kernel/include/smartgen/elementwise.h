@@ -7,21 +7,11 @@
 #include <cmath>
 
 #include "smartgen/element.h"
+#include "smartgen/items.h"
 #include "smartgen/kernels.h"
 
 namespace smartgen {
 namespace {
-
-// Rows [0, count) by body(row), spread over threads only when asked to.
-template <class Body>
-void for_rows(int64_t count, int threads, Body body) {
-  if (threads <= 1 || count <= 1) {
-    for (int64_t i = 0; i < count; ++i) body(i);
-    return;
-  }
-#pragma omp parallel for num_threads(threads) schedule(static)
-  for (int64_t i = 0; i < count; ++i) body(i);
-}
 
 template <class Simd, class T>
 void rms_norm_row(const RmsNorm& a, int64_t row) {

@@ -15,57 +15,26 @@
 #include <type_traits>
 
 #include "smartgen/element.h"
+#include "smartgen/items.h"
 #include "smartgen/kernels.h"
 #include "smartgen/pages.h"
+#include "smartgen/tile.h"
 #include "smartgen/workspace.h"
 
 namespace smartgen {
 namespace {
 
-constexpr int kMaxVectors = 4;       // vectors per tile
 constexpr int kQueriesAtOnce = 256;  // their state (acc, q) stays in the second cache level
 constexpr int kChunkKeys = 512;      // packed K and V of one KV head stay there as well
 constexpr int kBlockKeys = 128;     // per softmax step; scores of one tile stay near the first level
-constexpr int kKeyStep = 16;         // key counts are padded to this with zero rows
-
-// Reads as: acc[u][r] += sum over s of dot(a[u * unit + s * step], b[s][r]).
-// A "unit" is 32 bits: one fp32 value, or a pair of bf16 values where the machine multiplies pairs.
-template <class Simd, bool Pairs, int U, int R>
-[[gnu::always_inline]] inline void accumulate(typename Simd::Vec (&acc)[U][R], const float* a, ptrdiff_t unit,
-                                              ptrdiff_t step, const float* b, int steps) {
-  using Vec = typename Simd::Vec;
-#pragma GCC unroll 2
-  for (int s = 0; s < steps; ++s) {
-    Vec rows[R];
-#pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) rows[r] = Simd::load(b + (s * R + r) * Simd::kWidth);
-#pragma GCC unroll 16
-    for (int u = 0; u < U; ++u) {
-      const Vec x = Simd::broadcast(a + u * unit + s * step);
-#pragma GCC unroll 4
-      for (int r = 0; r < R; ++r) {
-        if constexpr (Pairs)
-          acc[u][r] = Simd::dot_pairs(acc[u][r], x, rows[r]);
-        else
-          acc[u][r] = Simd::fma(x, rows[r], acc[u][r]);
-      }
-    }
-  }
-}
-
-// Broadcasts per register tile: as many independent sums as the register file holds.
-template <class Simd, int R>
-constexpr int unroll() {
-  if (Simd::kRegisters == 32) return R == 1 ? 16 : R <= 3 ? 8 : 4;
-  return R == 1 ? 8 : R == 2 ? 4 : R == 3 ? 4 : 2;
-}
 
 template <class Simd, class T, int Size>  // Size: head size, or 0 to take it from the batch
 class Extend {
   using Vec = typename Simd::Vec;
   static constexpr int W = Simd::kWidth;
-  static constexpr bool kPairs = Simd::kDotPairs && std::is_same<T, BFloat16>::value;
-  static constexpr int kPer = kPairs ? 2 : 1;  // elements per 32-bit unit
+  using Unit = Units<Simd, T>;
+  static constexpr bool kPairs = Unit::kPairs;
+  static constexpr int kPer = Unit::kPer;
 
   // Consecutive queries [first, first + blocks * W) of heads [head, head + heads).
   struct Tile {
@@ -77,22 +46,8 @@ class Extend {
   };
 
  public:
-  static void run(const AttentionBatch& batch) {
-    const int64_t groups = count_groups(batch);
-    if (batch.threads <= 1 || groups * batch.kv_heads <= 1) {
-      Extend self(batch);
-      for (int64_t i = 0; i < groups * batch.kv_heads; ++i) self.run_item(i);
-      return;
-    }
-#pragma omp parallel num_threads(batch.threads)
-    {
-      Extend self(batch);
-#pragma omp for schedule(dynamic, 1)
-      for (int64_t i = 0; i < groups * batch.kv_heads; ++i) self.run_item(i);
-    }
-  }
+  static void run(const AttentionBatch& b) { for_items<Extend>(count_groups(b) * b.kv_heads, b.threads, b); }
 
- private:
   explicit Extend(const AttentionBatch& batch) : b_(batch), size_(Size ? Size : batch.head_size) {
     const int group = b_.heads / b_.kv_heads;
     parts_ = (group + kMaxVectors - 1) / kMaxVectors;
@@ -107,6 +62,21 @@ class Extend {
     state_ = p;
   }
 
+  void item(int64_t number) {
+    int64_t group = number / b_.kv_heads, token = 0;
+    for (int64_t i = 0; i < b_.batch; ++i) {
+      const int64_t length = fresh(b_, i), groups = (length + kQueriesAtOnce - 1) / kQueriesAtOnce;
+      if (group < groups) {
+        const int64_t first = (groups - 1 - group) * kQueriesAtOnce;
+        attend(i, static_cast<int>(number % b_.kv_heads), token, first, least<int64_t>(length, first + kQueriesAtOnce));
+        return;
+      }
+      group -= groups;
+      token += length;
+    }
+  }
+
+ private:
   // Items are (request, up to kQueriesAtOnce queries, KV head); the heavy late ones come first.
   static int64_t fresh(const AttentionBatch& b, int64_t i) { return b.seq_lens[i] - b.prefix_lens[i]; }
   static int64_t count_groups(const AttentionBatch& b) {
@@ -115,24 +85,10 @@ class Extend {
     return n;
   }
 
-  void run_item(int64_t item) {
-    int64_t group = item / b_.kv_heads, token = 0;
-    for (int64_t i = 0; i < b_.batch; ++i) {
-      const int64_t length = fresh(b_, i), groups = (length + kQueriesAtOnce - 1) / kQueriesAtOnce;
-      if (group < groups) {
-        const int64_t first = (groups - 1 - group) * kQueriesAtOnce;
-        attend(i, static_cast<int>(item % b_.kv_heads), token, first, least<int64_t>(length, first + kQueriesAtOnce));
-        return;
-      }
-      group -= groups;
-      token += length;
-    }
-  }
-
   // Queries [first, last) of request i against everything before and among them.
   void attend(int64_t i, int kv_head, int64_t token, int64_t first, int64_t last) {
     const int64_t prefix = b_.prefix_lens[i], keys = prefix + last;
-    const PageList pages{b_.req_to_token + b_.rows[i] * b_.table_row, b_.page_size, b_.page_size};
+    const PageList pages = pages_of(b_, i);
     float* free = state_;
     const int group = b_.heads / b_.kv_heads;
     const int blocks = group >= 3 ? 1 : kMaxVectors / group;
@@ -178,28 +134,15 @@ class Extend {
         float* to = lanes_ + lane * padded;
         const int query = block * W + lane;
         if (query < t.queries)
-          unpack(to, static_cast<const T*>(b_.q) + (t.token + query) * b_.q_token + head * b_.q_head);
+          Unit::unpack(to, static_cast<const T*>(b_.q) + (t.token + query) * b_.q_token + head * b_.q_head, size_);
         else
           std::memset(to, 0, sizeof(float) * units);
       }
-      for (int u = 0; u < units; u += W) {
-        Vec tile[W];
-        for (int lane = 0; lane < W; ++lane) tile[lane] = Simd::load(lanes_ + lane * padded + u);
-        Simd::transpose(tile);
-        for (int s = 0; s < least(W, units - u); ++s) Simd::store(t.q + ((u + s) * t.vectors + r) * W, tile[s]);
-      }
+      Unit::to_lanes(lanes_, padded, units, t.q + r * W, ptrdiff_t(t.vectors) * W);
       Simd::store(t.high + r * W, Simd::set1(-INFINITY));
       Simd::store(t.sum + r * W, Simd::zero());
     }
     std::memset(t.acc, 0, sizeof(float) * size_ * t.vectors * W);
-  }
-
-  // One row of T as units: copied where units are pairs or fp32 already, otherwise widened.
-  void unpack(float* to, const T* from) const {
-    if constexpr (kPairs || std::is_same<T, float>::value)
-      std::memcpy(to, from, sizeof(T) * size_);
-    else
-      for (int d = 0; d < size_; d += W) Simd::store(to + d, Element<Simd, T>::load(from + d));
   }
 
   // Copies keys [begin, end) of one KV head out of their pages; zero rows up to a multiple of kKeyStep.
@@ -209,7 +152,7 @@ class Extend {
       const T* k = static_cast<const T*>(b_.k) + slot * b_.k_slot + ptrdiff_t(kv_head) * size_;
       const T* v = static_cast<const T*>(b_.v) + slot * b_.v_slot + ptrdiff_t(kv_head) * size_;
       for (int64_t i = 0; i < count; ++i) {
-        unpack(keys_ + (first + i - begin) * units, k + i * b_.k_slot);
+        Unit::unpack(keys_ + (first + i - begin) * units, k + i * b_.k_slot, size_);
         put_value(first + i - begin, v + i * b_.v_slot);
       }
     });
@@ -227,7 +170,7 @@ class Extend {
   // V by rows, or by pairs of keys: unit d of pair j is (v[2j][d], v[2j + 1][d]).  Keys come in order.
   void put_value(int64_t key, const T* v) {
     if constexpr (!kPairs)
-      unpack(values_ + key * size_, v);
+      Unit::unpack(values_ + key * size_, v, size_);
     else if (key % 2 == 0)
       even_ = v;
     else

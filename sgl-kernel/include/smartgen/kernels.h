@@ -23,8 +23,8 @@ struct Indices {
   }
 };
 
-// One batch of paged attention.  Extend and decode share it: a decode is a batch without prefix_lens whose
-// request i owns exactly query row i.
+// One batch of paged attention.  All forms share it: a decode is a batch without prefix_lens whose request i owns
+// exactly query row i, and attention over listed pages is a decode with page_step 1, page_counts and no rows.
 struct AttentionBatch {
   DType dtype;
   const void* q;           // [tokens, heads, head_size], rows q_token / q_head apart
@@ -33,10 +33,12 @@ struct AttentionBatch {
   const void* v;
   ptrdiff_t k_slot, v_slot;
   int64_t slots;
-  const int32_t* req_to_token;  // [requests, max_len], rows table_row apart
+  const int32_t* table;    // [table_rows, table_len], rows table_row apart: req_to_token, or lists of pages
   ptrdiff_t table_row;
   int64_t table_rows, table_len;
-  Indices rows, prefix_lens, seq_lens;
+  ptrdiff_t page_step;     // entries from one page to the next: page_size in req_to_token, 1 in a list
+  Indices rows;            // row of the table of each request; without data, request i has row i
+  Indices prefix_lens, seq_lens, page_counts;
   int64_t batch;
   int64_t tokens;
   int heads, kv_heads, head_size, page_size;
@@ -95,6 +97,53 @@ struct Linear {
   int threads;
 };
 
+// Keys of one request, in blocks; the last one may be partial.
+struct BlockKeys {
+  DType dtype;
+  const void* k;           // [slots, kv_heads, head_size], rows k_slot apart
+  ptrdiff_t k_slot;
+  int64_t slots;
+  const int32_t* entries;  // a row of req_to_token
+  int64_t length;          // tokens
+  int block_size, page_size, kv_heads, head_size;
+  int threads;
+
+  int64_t blocks() const { return (length + block_size - 1) / block_size; }
+};
+
+struct BlockMass {
+  BlockKeys keys;
+  const void* q;           // [queries, heads, head_size], rows q_query / q_head apart
+  ptrdiff_t q_query, q_head;
+  const float* lse2;       // [queries, heads], contiguous
+  Indices positions;       // [queries]; a query sees keys up to its position
+  int64_t queries;
+  int heads;
+  float scale;
+  float* out;              // [queries, heads, blocks], contiguous
+};
+
+// Mean keys of sub-blocks, or the bounds of whole blocks.
+struct BlockFold {
+  BlockKeys keys;
+  int sub_tokens;          // for means; a divisor of block_size
+  void* out;               // means [blocks, subs, kv_heads, head_size]; bounds [blocks, 2, kv_heads, head_size]
+};
+
+struct BlockScores {
+  DType dtype;
+  bool bounds;             // digest holds bounds, with "subs" 1
+  const void* q;           // [rows, heads, head_size], rows q_row / q_head apart
+  ptrdiff_t q_row, q_head;
+  const void* digest;      // as BlockFold writes it
+  int64_t rows, blocks;
+  int64_t length;          // tokens the digest covers
+  int block_size, subs, heads, kv_heads, head_size;
+  float scale;
+  float* out;              // [rows, heads, blocks], contiguous
+  int threads;
+};
+
 struct KernelTable {
   const char* isa;
   void (*extend_attention)(const AttentionBatch&);
@@ -103,6 +152,10 @@ struct KernelTable {
   void (*silu_and_mul)(const SiluAndMul&);
   void (*rotary)(const Rotary&);
   void (*linear)(const Linear&);
+  void (*block_mass)(const BlockMass&);
+  void (*block_digest)(const BlockFold&);
+  void (*block_bounds)(const BlockFold&);
+  void (*block_scores)(const BlockScores&);
 };
 
 }  // namespace smartgen

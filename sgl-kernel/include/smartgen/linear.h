@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "smartgen/element.h"
+#include "smartgen/items.h"
 #include "smartgen/kernels.h"
 
 namespace smartgen {
@@ -83,18 +84,12 @@ void linear_features(const Linear& a, int64_t feature) {
 template <class Simd, class T>
 void linear_rows(const Linear& a) {
   const int64_t items = (a.features + kFeaturesAtOnce - 1) / kFeaturesAtOnce;
-  const auto body = [&](int64_t i) {
+  for_rows(items, a.threads, [&](int64_t i) {
     int64_t feature = i * kFeaturesAtOnce;
     const int64_t end = least<int64_t>(a.features, feature + kFeaturesAtOnce);
     for (; feature + 4 <= end; feature += 4) linear_features<Simd, T, 4>(a, feature);
     for (; feature < end; ++feature) linear_features<Simd, T, 1>(a, feature);
-  };
-  if (a.threads <= 1 || items <= 1) {
-    for (int64_t i = 0; i < items; ++i) body(i);
-    return;
-  }
-#pragma omp parallel for num_threads(a.threads) schedule(static)
-  for (int64_t i = 0; i < items; ++i) body(i);
+  });
 }
 
 template <class Simd>

@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "smartgen/kernels.h"
+
 namespace smartgen {
 namespace {
 
@@ -31,6 +33,27 @@ struct PageList {
     }
   }
 };
+
+// Keys of request i of a batch.
+inline PageList pages_of(const AttentionBatch& b, int64_t i) {
+  return {b.table + (b.rows.data ? b.rows[i] : i) * b.table_row, b.page_step, b.page_size};
+}
+
+inline PageList pages_of(const BlockKeys& k) { return {k.entries, k.page_size, k.page_size}; }
+
+// Asks for keys [begin, end), or those there are, into the second cache level; decode.h says why there, and why
+// inlined.
+template <class T>
+[[gnu::always_inline]] inline void prefetch_keys(const BlockKeys& k, int64_t begin, int64_t end) {
+  if (end > k.length) end = k.length;
+  if (begin >= end) return;
+  const ptrdiff_t size = ptrdiff_t(k.kv_heads) * k.head_size;
+  pages_of(k).for_each(begin, end, [&](int64_t, int64_t slot, int64_t count) {
+    const T* row = static_cast<const T*>(k.k) + slot * k.k_slot;
+    for (int64_t j = 0; j < count; ++j, row += k.k_slot)
+      for (ptrdiff_t d = 0; d < size; d += 64 / ptrdiff_t(sizeof(T))) __builtin_prefetch(row + d, 0, 2);
+  });
+}
 
 }  // namespace
 }  // namespace smartgen

@@ -20,6 +20,10 @@ struct Avx2 {
   static Vec zero() { return _mm256_setzero_ps(); }
   static Vec set1(float x) { return _mm256_set1_ps(x); }
   static Vec load(const void* p) { return _mm256_loadu_ps(static_cast<const float*>(p)); }
+  static Vec load_halves(const void* low, const void* high) {
+    const __m128 first = _mm_loadu_ps(static_cast<const float*>(low));
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(first), _mm_loadu_ps(static_cast<const float*>(high)), 1);
+  }
   static void store(void* p, Vec v) { _mm256_storeu_ps(static_cast<float*>(p), v); }
   static Vec broadcast(const void* p) { return _mm256_broadcast_ss(static_cast<const float*>(p)); }
 
@@ -29,6 +33,7 @@ struct Avx2 {
   static Vec div(Vec a, Vec b) { return _mm256_div_ps(a, b); }
   static Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
   static Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
+  static Vec min(Vec a, Vec b) { return _mm256_min_ps(a, b); }
   static bool any_greater(Vec a, Vec b) { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)) != 0; }
   static Vec select_ge(Vec a, Vec b, Vec x, Vec y) { return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_GE_OQ)); }
   static float sum(Vec v) {
@@ -58,6 +63,13 @@ struct Avx2 {
     return _mm256_andnot_ps(_mm256_cmp_ps(x, set1(-126.0f), _CMP_LT_OQ), y);  // flush what would be denormal
   }
 
+  static void split(Vec x, Vec& m, Vec& exponent) {
+    const __m256i bits = _mm256_castps_si256(x);
+    const __m256i fraction = _mm256_and_si256(bits, _mm256_set1_epi32(0x007fffff));
+    m = _mm256_castsi256_ps(_mm256_or_si256(fraction, _mm256_set1_epi32(0x3f800000)));
+    exponent = _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_srli_epi32(bits, 23), _mm256_set1_epi32(127)));
+  }
+
   static Vec load_bf16(const void* p) {
     const __m128i h = _mm_loadu_si128(static_cast<const __m128i*>(p));
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
@@ -82,11 +94,7 @@ struct Avx2 {
     return _mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(pairs), _mm256_set1_epi32(int32_t(0xffff0000u))));
   }
 
-  static Vec sum_each(Vec (&r)[kWidth]) {
-    for (int i = 0; i < 4; ++i) {
-      const Vec other = _mm256_permute2f128_ps(r[i], r[i + 4], 0x21);
-      r[i] = add(_mm256_blend_ps(r[i], r[i + 4], 0xf0), other);
-    }
+  static Vec sum_halves(Vec (&r)[kWidth / 2]) {
     for (int i = 0; i < 2; ++i) {
       const Vec other = _mm256_shuffle_ps(r[i], r[i + 2], 0x4e);
       r[i] = add(_mm256_blend_ps(r[i], r[i + 2], 0xcc), other);

@@ -30,6 +30,10 @@ struct Avx512 {
   static Vec set1(float x) { return _mm512_set1_ps(x); }
   static Vec load(const void* p) { return _mm512_loadu_ps(p); }
   static Vec load_half(const void* p) { return _mm512_zextps256_ps512(_mm256_loadu_ps(static_cast<const float*>(p))); }
+  // Half a vector from each address.
+  static Vec load_halves(const void* low, const void* high) {
+    return _mm512_insertf32x8(load_half(low), _mm256_loadu_ps(static_cast<const float*>(high)), 1);
+  }
   static void store(void* p, Vec v) { _mm512_storeu_ps(p, v); }
   static Vec broadcast(const void* p) { return _mm512_set1_ps(*static_cast<const float*>(p)); }
 
@@ -38,7 +42,8 @@ struct Avx512 {
   static Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
   static Vec div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
   static Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
-  static Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+  static Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }  // b where one is NaN, as min
+  static Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }
   static bool any_greater(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0; }
   // a >= b ? x : y, lane by lane
   static Vec select_ge(Vec a, Vec b, Vec x, Vec y) {
@@ -71,6 +76,12 @@ struct Avx512 {
     return _mm512_scalef_ps(p, x);
   }
 
+  // x = m * 2^exponent with m in [1, 2), for normal x > 0.
+  static void split(Vec x, Vec& m, Vec& exponent) {
+    m = _mm512_getmant_ps(x, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_zero);
+    exponent = _mm512_getexp_ps(x);
+  }
+
   // bf16 <-> fp32.  Rounding is to nearest even, NaN becomes the quiet NaN, as in torch.
   static Vec load_bf16(const void* p) {
     const __m256i h = _mm256_loadu_si256(static_cast<const __m256i*>(p));
@@ -95,9 +106,8 @@ struct Avx512 {
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(pairs), _mm512_set1_epi32(int32_t(0xffff0000u))));
   }
 
-  // Lane i becomes the sum over all lanes of r[i]; r is used up.
-  static Vec sum_each(Vec (&r)[kWidth]) {
-    for (int i = 0; i < 8; ++i) r[i] = fold<0xff00, 8>(r[i], r[i + 8]);
+  // Lane i becomes the sum over the lower half of r[i], lane i + kWidth / 2 that over the upper half; r is used up.
+  static Vec sum_halves(Vec (&r)[kWidth / 2]) {
     for (int i = 0; i < 4; ++i) r[i] = fold<0xf0f0, 4>(r[i], r[i + 4]);
     for (int i = 0; i < 2; ++i) r[i] = fold<0xcccc, 2>(r[i], r[i + 2]);
     return fold<0xaaaa, 1>(r[0], r[1]);
@@ -106,7 +116,6 @@ struct Avx512 {
   template <int Upper, int Distance>
   static Vec fold(Vec a, Vec b) {
     const Vec kept = _mm512_mask_blend_ps(Upper, a, b), other = _mm512_mask_blend_ps(Upper, b, a);
-    if constexpr (Distance == 8) return add(kept, _mm512_shuffle_f32x4(other, other, 0x4e));
     if constexpr (Distance == 4) return add(kept, _mm512_shuffle_f32x4(other, other, 0xb1));
     if constexpr (Distance == 2) return add(kept, _mm512_permute_ps(other, 0x4e));
     return add(kept, _mm512_permute_ps(other, 0xb1));

@@ -29,6 +29,12 @@ struct Portable {
     std::memcpy(&v, p, sizeof v);
     return v;
   }
+  static Vec load_halves(const void* low, const void* high) {
+    Vec v;
+    std::memcpy(&v, low, sizeof v / 2);
+    std::memcpy(reinterpret_cast<char*>(&v) + sizeof v / 2, high, sizeof v / 2);
+    return v;
+  }
   static void store(void* p, Vec v) { std::memcpy(p, &v, sizeof v); }
   static Vec broadcast(const void* p) {
     float x;
@@ -49,6 +55,7 @@ struct Portable {
   }
   static Vec select(Int mask, Vec x, Vec y) { return (Vec)((mask & (Int)x) | (~mask & (Int)y)); }
   static Vec max(Vec a, Vec b) { return select(a > b, a, b); }
+  static Vec min(Vec a, Vec b) { return select(a < b, a, b); }
   static bool any_greater(Vec a, Vec b) {
     const Int m = a > b;
     return (m[0] | m[1] | m[2] | m[3]) != 0;
@@ -75,6 +82,11 @@ struct Portable {
     const Int whole = (Int)(n + magic) - (Int)magic;
     const Vec y = (Vec)((Bits)p + ((Bits)whole << 23));
     return select(x != x, x, select(x < set1(-126.0f), zero(), y));
+  }
+
+  static void split(Vec x, Vec& m, Vec& exponent) {
+    m = (Vec)(((Bits)x & 0x007fffffu) | 0x3f800000u);
+    exponent = __builtin_convertvector((Int)((Bits)x >> 23) - 127, Vec);
   }
 
   static Vec load_bf16(const void* p) {
@@ -108,9 +120,8 @@ struct Portable {
     r[2] = __builtin_shufflevector(b, d, 0, 1, 4, 5);
     r[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
   }
-  static Vec sum_each(Vec (&r)[kWidth]) {
-    transpose(r);
-    return (r[0] + r[2]) + (r[1] + r[3]);
+  static Vec sum_halves(Vec (&r)[kWidth / 2]) {
+    return __builtin_shufflevector(r[0], r[1], 0, 4, 2, 6) + __builtin_shufflevector(r[0], r[1], 1, 5, 3, 7);
   }
 };
 

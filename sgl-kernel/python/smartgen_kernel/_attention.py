@@ -1,4 +1,4 @@
-"""Paged attention over an NHD pool: the typed face of the extend and decode kernels."""
+"""Paged attention over an NHD pool: the typed face of the attention kernels."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from torch import Tensor
 from smartgen_kernel import _C
 from smartgen_kernel._check import (
     DTYPES,
-    dtype_code,
+    check_group,
     exactly,
     index_bytes,
+    query_shape,
     refuse,
     same_kind,
+    slot_stride,
     threads,
 )
 from smartgen_kernel._isa import kernels
@@ -52,21 +54,9 @@ def extend_attention(
     cut into chunks.  Raises ValueError for tensors, lengths or slots that do not fit.
     """
     return _attention(
-        True,
-        q,
-        k_cache,
-        v_cache,
-        req_to_token,
-        rows,
-        prefix_lens,
-        seq_lens,
-        page_size,
-        scale,
-        out,
-        lse2,
-        num_threads,
-        isa,
-    )
+        q, k_cache, v_cache, "req_to_token", req_to_token, page_size, rows, prefix_lens, "seq_lens", seq_lens, None,
+        page_size, scale, out, lse2, num_threads, isa,
+    )  # fmt: skip
 
 
 def decode_attention(
@@ -90,32 +80,55 @@ def decode_attention(
     A request of length 0 gives zeros and a log-sum-exp of -inf.
     """
     return _attention(
-        False,
-        q,
-        k_cache,
-        v_cache,
-        req_to_token,
-        rows,
-        None,
-        seq_lens,
-        page_size,
-        scale,
-        out,
-        lse2,
-        num_threads,
-        isa,
-    )
+        q, k_cache, v_cache, "req_to_token", req_to_token, page_size, rows, None, "seq_lens", seq_lens, None, page_size,
+        scale, out, lse2, num_threads, isa,
+    )  # fmt: skip
 
 
-def _attention(
-    extend: bool,
+def partial_attention(
     q: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
-    req_to_token: Tensor,
-    rows: Tensor,
+    pages: Tensor,
+    page_counts: Tensor,
+    lengths: Tensor,
+    *,
+    page_size: int,
+    scale: float,
+    out: Tensor | None = None,
+    lse2: Tensor | None = None,
+    num_threads: int | None = None,
+    isa: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Attention of one query per row, q [rows, heads, head_size], over a list of pages.
+
+    pages        [rows, max_pages] int32       first slot of each listed page, in any order
+    page_counts  [rows] int32 or int64         pages listed; entries past them are never read
+    lengths      [rows] int32 or int64         tokens in all: every listed page is full except the last
+
+    Every other argument and the result are as in :func:`decode_attention`, whose bits it gives for the pages of a
+    whole request in order.  No pages give zeros and a log-sum-exp of -inf.
+    """
+    if pages.dim() == 2 and q.dim() == 3 and pages.shape[0] != q.shape[0]:
+        refuse("pages.shape[0]", pages.shape[0], f"{q.shape[0]} rows as q")
+    return _attention(
+        q, k_cache, v_cache, "pages", pages, 1, None, None, "lengths", lengths, page_counts, page_size, scale, out,
+        lse2, num_threads, isa,
+    )  # fmt: skip
+
+
+def _attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    table_name: str,
+    table: Tensor,
+    page_step: int,
+    rows: Tensor | None,
     prefix_lens: Tensor | None,
-    seq_lens: Tensor,
+    lengths_name: str,
+    lengths: Tensor,
+    page_counts: Tensor | None,
     page_size: int,
     scale: float,
     out: Tensor | None,
@@ -123,53 +136,41 @@ def _attention(
     num_threads: int | None,
     isa: str | None,
 ) -> tuple[Tensor, Tensor]:
-    tokens, heads, head_size = _query_shape(q)
+    """All forms: extend has prefix_lens; a table of listed pages has page_step 1, page_counts and no rows."""
+    tokens, heads, head_size = query_shape(q)
     dtype = q.dtype
     q_token, q_head, _ = q.stride()
-    k_slot = _slot_stride("k_cache", k_cache, dtype, head_size)
-    v_slot = _slot_stride("v_cache", v_cache, dtype, head_size)
+    k_slot = slot_stride("k_cache", k_cache, dtype, head_size)
+    v_slot = slot_stride("v_cache", v_cache, dtype, head_size)
     slots, kv_heads, _ = k_cache.shape
     if v_cache.shape != k_cache.shape:
         refuse("v_cache.shape", tuple(v_cache.shape), f"{tuple(k_cache.shape)} as k_cache")
-    if not kv_heads or heads % kv_heads or not heads:
-        refuse("q.shape[1]", heads, f"a positive multiple of the {kv_heads} heads of k_cache")
-    same_kind("req_to_token", req_to_token, torch.int32)
-    if req_to_token.dim() != 2 or req_to_token.stride(1) != 1:
-        refuse(
-            "req_to_token.shape", tuple(req_to_token.shape), "[requests, max_len], contiguous rows"
-        )
+    check_group("k_cache", kv_heads, heads)
+    same_kind(table_name, table, torch.int32)
+    if table.dim() != 2 or (table.stride(1) != 1 and table.shape[1] > 1):
+        refuse(f"{table_name}.shape", tuple(table.shape), "two dimensions, contiguous rows")
     if page_size < 1:
         refuse("page_size", page_size, "at least 1")
 
-    batch = seq_lens.numel() if prefix_lens is not None else tokens
-    rows_bytes = index_bytes("rows", rows, batch)
-    seq_bytes = index_bytes("seq_lens", seq_lens, batch)
-    prefix, prefix_bytes = 0, 4
-    if prefix_lens is not None:
-        prefix_bytes = index_bytes("prefix_lens", prefix_lens, batch)
-        prefix = prefix_lens.data_ptr()
+    batch = tokens if prefix_lens is None else lengths.numel()
+    row_vector = _vector("rows", rows, batch)
+    length_vector = _vector(lengths_name, lengths, batch)
+    prefix_vector = _vector("prefix_lens", prefix_lens, batch)
+    count_vector = _vector("page_counts", page_counts, batch)
     out = _result("out", out, (tokens, heads, head_size), dtype)
     lse2 = _result("lse2", lse2, (tokens, heads), torch.float32)
     _C.attention(
-        kernels(isa), extend, DTYPES[dtype], q.data_ptr(), q_token, q_head, k_cache.data_ptr(), k_slot,
-        v_cache.data_ptr(), v_slot, slots, req_to_token.data_ptr(), req_to_token.stride(0), *req_to_token.shape,
-        rows.data_ptr(), rows_bytes, prefix, prefix_bytes, seq_lens.data_ptr(), seq_bytes, batch, tokens, heads,
-        kv_heads, head_size, page_size, scale, out.data_ptr(), lse2.data_ptr(), threads(num_threads),
+        kernels(isa), prefix_lens is not None, DTYPES[dtype], q.data_ptr(), q_token, q_head, k_cache.data_ptr(), k_slot,
+        v_cache.data_ptr(), v_slot, slots, table.data_ptr(), table.stride(0), *table.shape, page_step, *row_vector,
+        *prefix_vector, *length_vector, *count_vector, batch, tokens, heads, kv_heads, head_size, page_size, scale,
+        out.data_ptr(), lse2.data_ptr(), threads(num_threads),
     )  # fmt: skip
     return out, lse2
 
 
-def _query_shape(q: Tensor) -> torch.Size:
-    dtype_code("q", q)
-    same_kind("q", q, q.dtype)
-    if q.dim() != 3:
-        refuse("q.shape", tuple(q.shape), "[tokens, heads, head_size]")
-    head_size = q.shape[2]
-    if head_size % 16 or not head_size:
-        refuse("q.shape[2]", head_size, "a positive multiple of 16")
-    if q.stride(2) != 1:
-        refuse("q.stride", q.stride(), "a contiguous last dimension")
-    return q.shape
+def _vector(name: str, tensor: Tensor | None, length: int) -> tuple[int, int]:
+    """Address and item size, of which the first is 0 where there is none."""
+    return (0, 4) if tensor is None else (tensor.data_ptr(), index_bytes(name, tensor, length))
 
 
 def _result(name: str, given: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -177,17 +178,3 @@ def _result(name: str, given: Tensor | None, shape: tuple[int, ...], dtype: torc
         return torch.empty(shape, dtype=dtype)
     exactly(name, given, shape, dtype)
     return given
-
-
-def _slot_stride(name: str, cache: Tensor, dtype: torch.dtype, head_size: int) -> int:
-    """Elements from one slot to the next of a pool whose slots are contiguous."""
-    same_kind(name, cache, dtype)
-    shape = cache.shape
-    if len(shape) != 3 or shape[2] != head_size:
-        refuse(f"{name}.shape", tuple(shape), f"[slots, kv_heads, {head_size}]")
-    slot, head, item = cache.stride()
-    if item != 1 or head != head_size or slot < shape[1] * head_size:
-        refuse(
-            f"{name}.stride", cache.stride(), f"(at least {shape[1] * head_size}, {head_size}, 1)"
-        )
-    return slot

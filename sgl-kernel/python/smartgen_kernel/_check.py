@@ -63,6 +63,40 @@ def rows_of(name: str, tensor: torch.Tensor, dtype: torch.dtype) -> int:
     return row
 
 
+def query_shape(q: torch.Tensor) -> torch.Size:
+    """Shape of queries whose heads are contiguous and a multiple of 16 wide."""
+    dtype_code("q", q)
+    same_kind("q", q, q.dtype)
+    if q.dim() != 3:
+        refuse("q.shape", tuple(q.shape), "[tokens, heads, head_size]")
+    head_size = q.shape[2]
+    if head_size % 16 or not head_size:
+        refuse("q.shape[2]", head_size, "a positive multiple of 16")
+    if q.stride(2) != 1:
+        refuse("q.stride", q.stride(), "a contiguous last dimension")
+    return q.shape
+
+
+def slot_stride(name: str, cache: torch.Tensor, dtype: torch.dtype, head_size: int) -> int:
+    """Elements from one slot to the next of a pool whose slots are contiguous."""
+    same_kind(name, cache, dtype)
+    shape = cache.shape
+    if len(shape) != 3 or shape[2] != head_size:
+        refuse(f"{name}.shape", tuple(shape), f"[slots, kv_heads, {head_size}]")
+    slot, head, item = cache.stride()
+    if item != 1 or head != head_size or slot < shape[1] * head_size:
+        refuse(
+            f"{name}.stride", cache.stride(), f"(at least {shape[1] * head_size}, {head_size}, 1)"
+        )
+    return slot
+
+
+def check_group(name: str, kv_heads: int, heads: int) -> None:
+    """Whether the query heads share the KV heads of the named tensor evenly."""
+    if not kv_heads or heads % kv_heads or not heads:
+        refuse("q.shape[1]", heads, f"a positive multiple of the {kv_heads} heads of {name}")
+
+
 def threads(num_threads: int | None) -> int:
     if num_threads is None:
         return torch.get_num_threads()

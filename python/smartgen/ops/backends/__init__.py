@@ -9,6 +9,7 @@ import logging
 from functools import cache
 from typing import Any, Final, Protocol, cast
 
+import torch
 from torch import Tensor
 
 __all__ = ["FEW_ROWS", "Backend", "backend"]
@@ -53,9 +54,65 @@ class Backend(Protocol):
         lse2: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]: ...
 
+    def partial_attention(
+        self,
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        pages: Tensor,
+        page_counts: Tensor,
+        lengths: Tensor,
+        *,
+        page_size: int,
+        scale: float,
+        out: Tensor | None = None,
+        lse2: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]: ...
+
     def merge(
         self, out_a: Tensor, lse2_a: Tensor, out_b: Tensor, lse2_b: Tensor
     ) -> tuple[Tensor, Tensor]: ...
+
+    def block_mass(
+        self,
+        q: Tensor,
+        lse2: Tensor,
+        positions: Tensor,
+        k_cache: Tensor,
+        slots: Tensor,
+        length: int,
+        *,
+        block_size: int,
+        page_size: int,
+        scale: float,
+    ) -> Tensor: ...
+
+    def block_digest(
+        self,
+        k_cache: Tensor,
+        slots: Tensor,
+        length: int,
+        *,
+        block_size: int,
+        page_size: int,
+        sub_tokens: int,
+    ) -> Tensor: ...
+
+    def block_bounds(
+        self, k_cache: Tensor, slots: Tensor, length: int, *, block_size: int, page_size: int
+    ) -> Tensor: ...
+
+    def quantize_digest(self, digest: Tensor) -> tuple[Tensor, Tensor]: ...
+
+    def dequantize_digest(self, values: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor: ...
+
+    def digest_scores(
+        self, q: Tensor, digest: Tensor, length: int, *, block_size: int, scale: float
+    ) -> Tensor: ...
+
+    def bound_scores(
+        self, q: Tensor, bounds: Tensor, length: int, *, block_size: int, scale: float
+    ) -> Tensor: ...
 
     def rmsnorm(
         self, x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None

@@ -42,7 +42,7 @@ def extend_attention(
         rows.tolist(), prefix_lens.tolist(), seq_lens.tolist(), strict=True
     ):
         last = first + length - prefix
-        slots = _slots(req_to_token[row], length, page_size)
+        slots = slots_of(req_to_token[row], length, page_size)
         positions = torch.arange(prefix, length)
         visible = torch.arange(length)[None, :] <= positions[:, None]
         out[first:last], lse2[first:last] = _attend(
@@ -72,7 +72,38 @@ def decode_attention(
     out = torch.empty_like(q, memory_format=torch.contiguous_format) if out is None else out
     lse2 = q.new_empty(q.shape[:2], dtype=torch.float32) if lse2 is None else lse2
     for i, (row, length) in enumerate(zip(rows.tolist(), seq_lens.tolist(), strict=True)):
-        slots = _slots(req_to_token[row], length, page_size)
+        slots = slots_of(req_to_token[row], length, page_size)
+        visible = torch.ones(1, length, dtype=torch.bool)
+        out[i : i + 1], lse2[i : i + 1] = _attend(
+            q[i : i + 1], k_cache[slots], v_cache[slots], visible, scale
+        )
+    return out, lse2
+
+
+def partial_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    pages: Tensor,
+    page_counts: Tensor,
+    lengths: Tensor,
+    *,
+    page_size: int,
+    scale: float,
+    out: Tensor | None = None,
+    lse2: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Attention of one query per row, q [rows, heads, head_size], over a list of pages.
+
+    pages        [rows, max_pages] int32   first slot of each listed page, in any order
+    page_counts  [rows]                    pages listed; entries past them are never read
+    lengths      [rows]                    tokens in all: every listed page is full except the last
+    returns (out, lse2) as `decode_attention`; no pages give zeros and an lse2 of -inf
+    """
+    out = torch.empty_like(q, memory_format=torch.contiguous_format) if out is None else out
+    lse2 = q.new_empty(q.shape[:2], dtype=torch.float32) if lse2 is None else lse2
+    for i, (count, length) in enumerate(zip(page_counts.tolist(), lengths.tolist(), strict=True)):
+        slots = (pages[i, :count, None].long() + torch.arange(page_size)).flatten()[:length]
         visible = torch.ones(1, length, dtype=torch.bool)
         out[i : i + 1], lse2[i : i + 1] = _attend(
             q[i : i + 1], k_cache[slots], v_cache[slots], visible, scale
@@ -100,21 +131,25 @@ def merge(out_a: Tensor, lse2_a: Tensor, out_b: Tensor, lse2_b: Tensor) -> tuple
     return out, torch.where(empty_b, lse2_a, torch.where(empty_a, lse2_b, lse2))
 
 
-def _slots(entries: Tensor, length: int, page_size: int) -> Tensor:
-    """Slot of each of the first `length` positions, from the first entry of every page."""
+def slots_of(entries: Tensor, length: int, page_size: int) -> Tensor:
+    """Slot of each of the first `length` positions; of every page only the first entry is read."""
     positions = torch.arange(length)
     offsets = positions % page_size
     return entries.long()[positions - offsets] + offsets
+
+
+def logits2(q: Tensor, k: Tensor, scale: float) -> Tensor:
+    """Base-2 logits [queries, heads, keys] float32 of q [queries, heads, size] and k [keys, kv_heads, size]."""
+    keys = k.float().repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    return torch.einsum("qhd,khd->qhk", q.float(), keys) * (scale * math.log2(math.e))
 
 
 def _attend(
     q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float
 ) -> tuple[Tensor, Tensor]:
     """q [queries, heads, size], k and v [keys, kv_heads, size], visible [queries, keys]; float32 inside."""
-    group = q.shape[1] // k.shape[1]
-    keys, values = (x.float().repeat_interleave(group, dim=1) for x in (k, v))
-    logits = torch.einsum("qhd,khd->qhk", q.float(), keys) * (scale * math.log2(math.e))
-    logits = logits.masked_fill(~visible[:, None, :], -math.inf)
+    logits = logits2(q, k, scale).masked_fill(~visible[:, None, :], -math.inf)
+    values = v.float().repeat_interleave(q.shape[1] // v.shape[1], dim=1)
     lse2 = torch.logsumexp(logits * math.log(2), dim=-1) / math.log(2)
     weights = torch.exp2(logits - lse2[..., None])
     return torch.einsum("qhk,khd->qhd", weights, values).to(q.dtype), lse2
