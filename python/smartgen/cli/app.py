@@ -1,6 +1,7 @@
 """The command tree. Options and their help live here, the work in the command's own module."""
 
 import os
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,13 @@ import typer
 import smartgen
 from smartgen.cli import doctor as doctor_command
 from smartgen.cli import up as up_command
-from smartgen.cli.screen import one_sentence_errors, results, steps, terminate_like_interrupt
+from smartgen.cli.screen import (
+    notes,
+    one_sentence_errors,
+    results,
+    steps,
+    terminate_like_interrupt,
+)
 from smartgen.launch import ServeMode
 from smartgen.model import default_folder, fetch
 
@@ -22,6 +29,10 @@ app = typer.Typer(
 )
 model_app = typer.Typer(help="The small default model.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
+profile_app = typer.Typer(
+    help="What is known of a model's KV: which layers and blocks matter.", no_args_is_help=True
+)
+app.add_typer(profile_app, name="profile")
 
 Mode = Annotated[
     ServeMode,
@@ -60,6 +71,76 @@ def model_fetch(
         folder = output.absolute() if output is not None else default_folder(os.environ)
         fetched = fetch(folder, verify=verify, on_step=show)
     results.print(str(fetched.folder), markup=False)
+
+
+@profile_app.command("build")
+def profile_build(
+    model: Annotated[
+        Path | None, typer.Option(help="Hugging Face model folder; by default the fetched model.")
+    ] = None,
+    output: Annotated[Path, typer.Option(help="The profile to write.")] = Path("profile.json"),
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            help="Calibrate on these instead of made prompts. JSON Lines: kind, prompt or messages."
+        ),
+    ] = None,
+    page_size: Annotated[int, typer.Option(min=1, help="As the servers' --page-size.")] = 16,
+    block_size: Annotated[
+        int | None, typer.Option(min=1, help="Tokens chosen together; by default one page.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the made prompts.")] = 1,
+    part: Annotated[
+        str | None,
+        typer.Option(
+            metavar="K/N",
+            help="Only every N-th prompt from the K-th on, to see how much a profile depends on its prompts.",
+        ),
+    ] = None,
+) -> None:
+    """Measure a model's profile. Takes minutes; an interrupted run goes on where it stopped."""
+    # Loads torch and transformers, which the other commands do without.
+    from smartgen.cli import profile as profile_command
+
+    terminate_like_interrupt()
+    with one_sentence_errors():
+        profile_command.build(
+            profile_command.BuildOptions(
+                model=model or fetch(default_folder(os.environ), on_step=notes.print).folder,
+                output=output,
+                prompts=prompts,
+                page_size=page_size,
+                block_size=block_size or page_size,
+                seed=seed,
+                part=part,
+            )
+        )
+
+
+@profile_app.command("compare")
+def profile_compare(
+    first: Annotated[Path, typer.Argument(help="A profile.")],
+    second: Annotated[Path, typer.Argument(help="Another profile of the same model.")],
+) -> None:
+    """How alike two profiles of one model rank its layers."""
+    from smartgen.cli import profile as profile_command
+
+    with one_sentence_errors():
+        profile_command.compare(first, second)
+
+
+@profile_app.command("show")
+def profile_show(
+    profile: Annotated[Path, typer.Argument(help="A profile that `smartgen profile build` wrote.")],
+    picture: Annotated[
+        Path | None, typer.Option("--png", metavar="FILE", help="Draw a heat map there.")
+    ] = None,
+) -> None:
+    """Print a profile's tables."""
+    from smartgen.cli import profile as profile_command
+
+    with one_sentence_errors():
+        profile_command.show(profile, picture)
 
 
 @app.command(context_settings={"ignore_unknown_options": False})
@@ -129,4 +210,7 @@ def doctor() -> None:
 
 
 def main() -> None:
+    """The console command. Instruments add their own groups, which this package may not import."""
+    for found in entry_points(group="smartgen.commands"):
+        app.add_typer(found.load(), name=found.name)
     app()

@@ -8,13 +8,25 @@ from types import FrameType
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
 from smartgen.client import RequestFailed
 from smartgen.launch import LaunchError
 from smartgen.model import FetchFailed
+from smartgen.profile import ProfileError
+from smartgen.profiler.errors import ProfilerError
+from smartgen.select import SelectError
+
+_WIDEST = 500
 
 notes = Console(stderr=True, highlight=False, soft_wrap=True)
 results = Console(highlight=False, soft_wrap=True)
+
+
+def full_width(table: Table) -> Table:
+    """As wide as it needs: a name or number cut to fit the terminal would say nothing."""
+    table.width = Console(width=_WIDEST).measure(table).maximum
+    return table
 
 
 @contextmanager
@@ -27,7 +39,7 @@ def one_sentence_errors() -> Iterator[None]:
             notes.print(escape(error.tail), style="dim")
         notes.print(f"smartgen: {escape(str(error))}", style="bold red")
         raise typer.Exit(1) from error
-    except (FetchFailed, RequestFailed) as error:
+    except (FetchFailed, ProfileError, ProfilerError, RequestFailed, SelectError) as error:
         notes.print(f"smartgen: {escape(str(error))}", style="bold red")
         raise typer.Exit(1) from error
 
