@@ -163,9 +163,8 @@ class Session:
 
     def _ask(self, client: DualClient, mode: ServeMode, prompt: list[int]) -> Answer:
         client.flush_caches()
-        sampling: dict[str, Any] = {"ignore_eos": True}
-        if mode is not ServeMode.STOCK:
-            sampling["custom_params"] = {"smartgen": {"mode": mode.value}}
+        # The same body for all but the mode's name, which stock SGLang does not look at.
+        sampling = {"ignore_eos": True, "custom_params": {"smartgen": {"mode": mode.value}}}
         answer = client.ask(prompt, max_new_tokens=self.settings.new_tokens, sampling=sampling)
         if answer.cached_tokens:
             raise LabError(

@@ -16,7 +16,7 @@ from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 from sglang.srt.platforms import current_platform
 from smartgen import ops
 
-from smartgen_patches.forward_context import layer_written
+from smartgen_patches.forward_context import layer_attended, layer_written
 from smartgen_patches.platform_cpu import KERNEL_DTYPES, PortableCpuPlatform
 
 logger = logging.getLogger(__name__)
@@ -49,11 +49,13 @@ class PagedCpuAttention(TorchNativeAttnBackend):
             self._save(layer, forward_batch, k, v)
         # Before the attention itself: the layer's KV is final, and the link may be idle.
         layer_written(layer.layer_id)
-        if not self._plain(layer, q):
+        if not self.computes(layer, q.dtype):
             return super().forward_extend(q, k, v, layer, forward_batch, save_kv_cache=False)
-        out, _ = self._ops.extend_attention(
-            q.view(-1, layer.tp_q_head_num, layer.qk_head_dim),
-            self.token_to_kv_pool.get_key_buffer(layer.layer_id),
+        queries = q.view(-1, layer.tp_q_head_num, layer.qk_head_dim)
+        k_cache = self.token_to_kv_pool.get_key_buffer(layer.layer_id)
+        out, lse2 = self._ops.extend_attention(
+            queries,
+            k_cache,
             self.token_to_kv_pool.get_value_buffer(layer.layer_id),
             self.req_to_token_pool.req_to_token,
             forward_batch.req_pool_indices,
@@ -62,6 +64,7 @@ class PagedCpuAttention(TorchNativeAttnBackend):
             page_size=self._page_size,
             scale=layer.scaling,
         )
+        layer_attended(layer.layer_id, queries, lse2, k_cache, layer.scaling)
         return out.view(q.shape[0], -1)
 
     def forward_decode(
@@ -73,7 +76,7 @@ class PagedCpuAttention(TorchNativeAttnBackend):
         forward_batch: Any,
         save_kv_cache: bool = True,
     ) -> torch.Tensor:
-        if not self._plain(layer, q):
+        if not self.computes(layer, q.dtype):
             return super().forward_decode(q, k, v, layer, forward_batch, save_kv_cache)
         if save_kv_cache and k is not None and v is not None:
             self._save(layer, forward_batch, k, v)
@@ -98,8 +101,8 @@ class PagedCpuAttention(TorchNativeAttnBackend):
         )
         self.token_to_kv_pool.set_kv_buffer(layer, KVWriteLoc(loc, self.swa_out_cache_loc), k, v)
 
-    def _plain(self, layer: Any, q: torch.Tensor) -> bool:
-        """Causal self-attention that the kernels compute."""
+    def computes(self, layer: Any, dtype: torch.dtype) -> bool:
+        """Whether the layer is causal self-attention that the kernels compute for such queries."""
         return (
             not layer.is_cross_attention
             and layer.attn_type == AttentionType.DECODER
@@ -107,6 +110,6 @@ class PagedCpuAttention(TorchNativeAttnBackend):
             and layer.qk_head_dim % 16 == 0
             and layer.sliding_window_size in (None, -1)
             and not layer.logit_cap
-            and q.dtype in KERNEL_DTYPES
-            and self.token_to_kv_pool.get_key_buffer(layer.layer_id).dtype == q.dtype
+            and dtype in KERNEL_DTYPES
+            and self.token_to_kv_pool.get_key_buffer(layer.layer_id).dtype == dtype
         )

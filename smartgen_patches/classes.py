@@ -14,6 +14,7 @@ from smartgen_patches.args import settings_of
 from smartgen_patches.errors import StartRefused
 from smartgen_patches.idle import listen_for_bell
 from smartgen_patches.platform_cpu import PortableCpuPlatform
+from smartgen_patches.statistics import prepare_statistics
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,8 @@ def after_scheduler_init(result: None, scheduler: Any, server_args: Any, port_ar
     missing = [hook.target for hook in hooks if hook.target not in HookRegistry._patched]
     if missing:
         raise StartRefused(f"hook {missing[0]} did not take hold; reinstall sglang and smartgen")
+    if settings.statistics:
+        prepare_statistics(scheduler)
     listen_for_bell(scheduler)
     scheduler.output_streamer.__class__.has_additional_customized_info = True
     logger.info("smartgen: mode %s, %d hooks verified", settings.mode.value, len(hooks))

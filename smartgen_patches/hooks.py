@@ -18,6 +18,7 @@ from smartgen_patches import (
     forward_context,
     idle,
     response,
+    statistics,
 )
 from smartgen_patches.platform_cpu import PortableCpuPlatform
 
@@ -83,6 +84,14 @@ HOOKS: tuple[Hook, ...] = (
         handler=forward_context.before_run_batch,
         parameters=("self", "batch", "pp_proxy_tensors"),
         reason="tells the attention backend which pages of which request the forward will write",
+    ),
+    Hook(
+        target=_SRT + "managers.schedule_batch.Req._compute_max_prefix_len",
+        kind="around",
+        handler=statistics.around_max_prefix_len,
+        parameters=("self", "input_len"),
+        cpu_only=True,
+        reason="has a prompt's last queries computed, cached or not: statistics are made of them",
     ),
     Hook(
         target=_SRT + "managers.scheduler.Scheduler.on_idle",

@@ -12,7 +12,8 @@ from typing import Any
 # A stock KV manager rings no bell, so its status is looked at this often.
 POLL_MS = 2
 # With a bell every change wakes at once; this bounds the wait for what has no bell, such as
-# SGLang's own timeouts. Each look costs about 0.4 ms, so 2 ms would cost a fifth of a core.
+# SGLang's own timeouts. Each look is a turn of the scheduler's loop, and those add up: what a pair
+# costs while it waits is measured by benchmark/idle_cpu.py.
 RUNG_POLL_MS = 10
 
 

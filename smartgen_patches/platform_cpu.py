@@ -5,13 +5,13 @@ accelerator; elsewhere it stays out of the way. Defaults that make two servers f
 machine are declared in `cpu_defaults.py`.
 """
 
-import os
 from typing import Any
 
 import torch
 from sglang.srt.platforms.cpu import CpuDeviceMixin
 from sglang.srt.platforms.device_mixin import PlatformEnum
 from sglang.srt.platforms.interface import PlatformCapabilities, SRTPlatform
+from smartgen.config import variable
 
 DISPATCH_KEY = "smartgen_cpu"
 # Element types that SmartGen's kernels take; others stay with SGLang's operators.
@@ -21,7 +21,7 @@ _QUALIFIED_NAME = "smartgen_patches.platform_cpu.PortableCpuPlatform"
 
 def activate() -> str | None:
     """The platform's class path, or None where SGLang has (or was told to use) another device."""
-    if os.environ.get("SGLANG_USE_CPU_ENGINE") == "1" or _accelerator_present():
+    if variable("SGLANG_USE_CPU_ENGINE") == "1" or _accelerator_present():
         return None
     return _QUALIFIED_NAME
 
@@ -65,6 +65,6 @@ class PortableCpuPlatform(CpuDeviceMixin, SRTPlatform):
 
     def init_backend(self) -> None:
         """Called in each worker before the model is built."""
-        threads = os.environ.get("OMP_NUM_THREADS")
+        threads = variable("OMP_NUM_THREADS")
         if threads and threads.isdigit():
             torch.set_num_threads(int(threads))

@@ -19,7 +19,7 @@ from smartgen.launch.ports import require_free
 from smartgen_patches.args import BACKEND_NAME, attach_settings
 from smartgen_patches.errors import StartRefused
 from smartgen_patches.platform_cpu import PortableCpuPlatform
-from smartgen_patches.support import unsupported_feature, unsupported_model
+from smartgen_patches.support import outlasting_write, unsupported_feature, unsupported_model
 from smartgen_patches.transport import prepare_transport
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,9 @@ def resolve_pd_disaggregation(server_args: Any, previous: Any) -> None:
         return
     _refuse_taken_ports(cfg)
     try:
-        settings = _supported(server_args, attach_settings(server_args))
+        settings = attach_settings(server_args)
+        _refuse_statistics_elsewhere(server_args, settings)
+        settings = _supported(server_args, settings)
     except SettingsError as error:
         raise StartRefused(str(error)) from error
     server_args._smartgen = settings_to_mapping(settings)
@@ -54,12 +56,28 @@ def _refuse_taken_ports(cfg: Any) -> None:
         raise StartRefused(str(error)) from error
 
 
+def _refuse_statistics_elsewhere(server_args: Any, settings: Settings) -> None:
+    """In no mode: what is refused for a layer-wise transfer was never tried with them either."""
+    if not settings.statistics:
+        return
+    if resolving_view(server_args).disaggregation_mode != "prefill":
+        reason: str | None = "a prefill server takes them, no other; leave it out here"
+    elif not isinstance(current_platform, PortableCpuPlatform):
+        name = current_platform.device_name
+        reason = f"they are taken on the portable CPU platform, not on {name}; leave it out"
+    else:
+        reason = _unsupported(server_args)
+    if reason is not None:
+        raise StartRefused(f"--smartgen-statistics: {reason}")
+
+
 def _supported(server_args: Any, settings: Settings) -> Settings:
     """`settings` as they can be served, or StartRefused."""
     if settings.mode is Mode.FULL:
         return settings
     reason = _unsupported(server_args)
     if reason is None:
+        _refuse_outlasting_writes(settings)
         return settings
     sentence = f"--smartgen-mode {settings.mode.value}: {reason}"
     if settings.on_unsupported is OnUnsupported.REFUSE:
@@ -68,6 +86,12 @@ def _supported(server_args: Any, settings: Settings) -> Settings:
         )
     logger.warning("smartgen: %s; serving by full transfer", sentence)
     return replace(settings, mode=Mode.FULL)
+
+
+def _refuse_outlasting_writes(settings: Settings) -> None:
+    reason = outlasting_write(settings)
+    if reason is not None:
+        raise StartRefused(reason)
 
 
 def _unsupported(server_args: Any) -> str | None:

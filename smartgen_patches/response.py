@@ -8,7 +8,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from smartgen.metrics import catalog
+from smartgen.runtime import PromptStatistics
+from smartgen.select import Floats
 from smartgen.transfer import TransferReport
 
 from smartgen_patches.telemetry import metrics_sink
@@ -32,6 +35,23 @@ def transfer_values(report: TransferReport) -> dict[str, Any]:
         "transfer_s": round(report.transfer_s, 6),
         "tail_s": round(report.tail_s, 6),
     }
+
+
+def statistics_values(taken: PromptStatistics, *, scores: bool) -> dict[str, Any]:
+    """A prompt's statistics as plain JSON values; the scores themselves only if asked for.
+
+    scores  [layers][blocks] to four digits, null for a block of which nothing is known; null
+            altogether where the prompt was not computed to its end
+    """
+    values: dict[str, Any] = {"statistics_s": round(taken.seconds, 6)}
+    if scores:
+        found = taken.scores
+        values["scores"] = None if found is None else [_plain_scores(row) for row in found]
+    return values
+
+
+def _plain_scores(row: Floats) -> list[float | None]:
+    return [float(f"{score:.4g}") if np.isfinite(score) else None for score in row.tolist()]
 
 
 def before_commit_transfer(queue: Any, decode_req: Any) -> None:

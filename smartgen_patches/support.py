@@ -11,6 +11,7 @@ from typing import Any
 
 from sglang.srt.configs.model_config import AttentionArch
 from sglang.srt.environ import envs
+from smartgen.config import Settings
 
 
 @dataclass(frozen=True)
@@ -97,3 +98,19 @@ def unsupported_model(model: Any) -> str | None:
     if model.is_hybrid_swa or getattr(model, "is_multimodal", False):
         return f"{name} uses sliding-window layers or several modalities; neither is supported"
     return None
+
+
+def outlasting_write(settings: Settings) -> str | None:
+    """Why a write may outlast SGLang's hold on the pages it goes to; None if it may not.
+
+    Decode gives the pages of an aborted request to another one after that time, whether prefill
+    said that its writes are over or not.
+    """
+    hold = envs.SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE_TIMEOUT
+    if settings.write_deadline_s < hold.get():
+        return None
+    return (
+        f"--smartgen-write-deadline-s {settings.write_deadline_s:g} is not below "
+        f"{hold.name}={hold.get():g}, after which decode reuses the pages of an aborted request; "
+        "lower the flag, or set the variable above it on both servers"
+    )

@@ -6,9 +6,8 @@ ours see the same settings.
 
 import importlib
 import logging
-import os
 
-from smartgen.config import Protocol
+from smartgen.config import Protocol, provide_variables, set_variable, variable
 from smartgen.transport import TransportError, apply_settings, check_version, detect_protocol
 from smartgen.transport import import_failure as explain_import_failure
 
@@ -35,8 +34,8 @@ def prepare_transport(wanted: Protocol) -> None:
     except ImportError as error:
         raise StartRefused(str(explain_import_failure(error))) from error
     apply_settings(protocol)
-    os.environ[CHOSEN] = protocol
-    os.environ.setdefault("MOONCAKE_PROTOCOL", protocol)
+    set_variable(CHOSEN, protocol)
+    provide_variables({"MOONCAKE_PROTOCOL": protocol})
     if wanted is Protocol.AUTO and protocol == "tcp":
         logger.info(
             "smartgen: no RDMA device here, KV travels over TCP (--smartgen-protocol overrides)"
@@ -45,4 +44,4 @@ def prepare_transport(wanted: Protocol) -> None:
 
 def chosen_protocol() -> str:
     """What `prepare_transport` chose in the main process."""
-    return os.environ.get(CHOSEN) or detect_protocol()
+    return variable(CHOSEN) or detect_protocol()

@@ -4,6 +4,7 @@ The scheduler thread opens, commits and aborts; SGLang's control thread brings m
 agent's thread calls back (`PrefillCallbacks`) when a transfer is over.
 """
 
+import atexit
 import logging
 import threading
 import time
@@ -12,15 +13,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from sglang.srt.disaggregation.base.conn import KVPoll
-from smartgen import wire
+from smartgen import ops, wire
 from smartgen.core import Destination, Mode, RequestKey
 from smartgen.metrics import catalog
-from smartgen.runtime import Failure, PrefillAgent
+from smartgen.runtime import (
+    BLOCK_TOKENS,
+    SELECTOR,
+    Failure,
+    PrefillAgent,
+    PromptStatistics,
+    StatisticsSpec,
+)
+from smartgen.select import selector
 from smartgen.transfer import TransferReport
 from smartgen.transport import MooncakeTransport
 
 from smartgen_patches.disagg.peers import DecodePeers, hello_frames
 from smartgen_patches.disagg.rejected import RejectedRooms
+from smartgen_patches.disagg.request_mode import CONFIGURED
 from smartgen_patches.transport import chosen_protocol
 
 logger = logging.getLogger(__name__)
@@ -58,6 +68,7 @@ class PrefillSide:
         self._offers: dict[int, _Offer] = {}
         self._rooms: dict[int, _Room] = {}
         self._src_entries = tuple(int(ptr) for ptr in manager.kv_args.kv_data_ptrs)
+        self._statistics: StatisticsSpec | None = None
         self.agent = self._start_agent()
 
     def _start_agent(self) -> PrefillAgent:
@@ -75,19 +86,40 @@ class PrefillSide:
             debug=manager.settings.debug,
         )
         agent.start()
+        # SGLang tells a KV manager nothing when its server stops. What is still open then fails with
+        # that reason, and no thread is inside the engine when the interpreter ends.
+        atexit.register(agent.stop)
         return agent
+
+    def prepare_statistics(self) -> None:
+        """Called once, before the first request, where they are switched on. Raises SelectError."""
+        page_size = int(self._manager.kv_args.page_size)
+        self._statistics = StatisticsSpec(
+            layers=self._manager.geometry.layers,
+            page_size=page_size,
+            block_size=max(1, BLOCK_TOKENS // page_size) * page_size,
+            selector=selector(SELECTOR),
+            ops=ops.backend(),
+        )
 
     # ---- scheduler thread
 
-    def open(self, room: int, total_pages: int, mode: Mode) -> RequestKey | None:
-        """Start a layer-wise transfer of a bootstrapped room; None means SGLang's own way."""
+    def statistics_of(self, tokens: int) -> PromptStatistics | None:
+        """What gathers the statistics of a prompt; None where they are switched off."""
+        return None if self._statistics is None else PromptStatistics(self._statistics, tokens)
+
+    def open(self, room: int, total_pages: int, why_full: str | None) -> RequestKey | None:
+        """Start a layer-wise transfer of a bootstrapped room; None means SGLang's own way.
+
+        `why_full`: the reason why it is to go SGLang's way in any case.
+        """
         with self._lock:
             offer = self._offers.get(room)
         infos = self._destinations(room)
         if offer is None or not infos:
             return None
         key = offer.key
-        reason = self._reason_for_full(mode, infos, total_pages)
+        reason = why_full or self._reason_for_full(infos, total_pages)
         if reason is not None:
             self.withdraw(room)
             self._fall_back(key, reason, infos)
@@ -170,9 +202,7 @@ class PrefillSide:
     def _registered(self, info: Any) -> Any:
         return self._manager.decode_kv_args_table[info.mooncake_session_id]
 
-    def _reason_for_full(self, mode: Mode, infos: list[Any], total_pages: int) -> str | None:
-        if mode is Mode.FULL:
-            return "requested"
+    def _reason_for_full(self, infos: list[Any], total_pages: int) -> str | None:
         if len(infos) != 1:
             return "several_destinations"
         if len(infos[0].dst_kv_indices) < total_pages:
@@ -180,9 +210,11 @@ class PrefillSide:
         return "decode_prefix" if infos[0].decode_prefix_len else None
 
     def _fall_back(self, key: RequestKey, reason: str, infos: list[Any]) -> None:
+        if reason == CONFIGURED:
+            return
+        self._manager.sink.count(catalog.FALLBACKS, reason=reason)
         if self._manager.settings.mode is Mode.FULL:
             return  # decode expects nothing else
-        self._manager.sink.count(catalog.FALLBACKS, reason=reason)
         for info in infos:
             note = wire.pack([wire.Fallback.of(key, reason)])
             self._manager.tell((info.endpoint, info.dst_port), note)

@@ -8,11 +8,12 @@ from sglang.srt.disaggregation.base.conn import KVPoll, KVTransferMetric
 from sglang.srt.disaggregation.mooncake.conn import MooncakeKVSender
 from smartgen.core import RequestKey
 from smartgen.metrics import catalog
+from smartgen.runtime import PromptStatistics
 from smartgen.transfer import TransferReport
 
 from smartgen_patches.digest import kv_digest
-from smartgen_patches.disagg.request_mode import requested_mode
-from smartgen_patches.response import attach_report, transfer_values
+from smartgen_patches.disagg.request_mode import requested_statistics, why_full
+from smartgen_patches.response import attach_report, statistics_values, transfer_values
 from smartgen_patches.telemetry import FULL_PATH
 
 
@@ -28,11 +29,16 @@ class SmartGenKVSender(MooncakeKVSender):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._side = self.kv_mgr.prefill_side
-        self._mode = self.kv_mgr.settings.mode
         self._key: RequestKey | None = None
         self._req: Any = None
         self._req_to_token: Any = None
         self._sent: TransferReport | None = None
+        self._statistics: PromptStatistics | None = None
+
+    @property
+    def statistics(self) -> PromptStatistics | None:
+        """What the attention backend should show this request's queries to, if anything."""
+        return self._statistics if self.conclude_state is None else None
 
     @property
     def pushes_layers(self) -> bool:
@@ -40,13 +46,20 @@ class SmartGenKVSender(MooncakeKVSender):
         return self._key is not None and self.conclude_state is None
 
     def note_request(self, req: Any, req_to_token: Any) -> None:
-        """What only the request knows: a mode of its own, its row. Called before `init`."""
-        self._mode = requested_mode(req, self.kv_mgr.settings.mode)
+        """What only the request knows: wishes of its own, its row. Called before `init`."""
         self._req, self._req_to_token = req, req_to_token
+        if requested_statistics(req, self.kv_mgr.settings.statistics):
+            self._statistics = self._side.statistics_of(len(req.origin_input_ids))
+
+    def statistics_failed(self) -> None:
+        """They are an extra: the request goes on without."""
+        self._statistics = None
+        self.kv_mgr.sink.count(catalog.STATISTICS_FAILURES)
 
     def init(self, num_kv_indices: int, aux_index: int | None = None) -> None:
         super().init(num_kv_indices, aux_index)
-        self._key = self._side.open(self.bootstrap_room, num_kv_indices, self._mode)
+        reason = why_full(self._req, self.kv_mgr.settings.mode)
+        self._key = self._side.open(self.bootstrap_room, num_kv_indices, reason)
 
     def layer_written(self, layer: int, start: int, src_pages: npt.NDArray[np.int32]) -> None:
         """The layer's KV of these page positions is in the pool; returns at once."""
@@ -79,6 +92,10 @@ class SmartGenKVSender(MooncakeKVSender):
                 req.kv.req_pool_idx,
                 len(req.origin_input_ids),
             )
+        taken, self._statistics = self._statistics, None
+        if taken is not None:
+            self.kv_mgr.sink.observe(catalog.STATISTICS_SECONDS, taken.seconds)
+            report |= statistics_values(taken, scores=self.kv_mgr.settings.debug)
         attach_report(req, report)
 
     def get_transfer_metric(self) -> KVTransferMetric:
@@ -92,10 +109,12 @@ class SmartGenKVSender(MooncakeKVSender):
         return metric
 
     def abort(self) -> None:
+        self._statistics = None
         self._side.abort_room(self.bootstrap_room)
         super().abort()
 
     def clear(self) -> None:
+        self._statistics = None
         super().clear()
         self._side.withdraw(self.bootstrap_room)
         if self._key is not None and self._sent is None:

@@ -13,11 +13,19 @@ WITHIN_S = 5.0
 
 
 @pytest.fixture(scope="module")
-def prefill(servers):
-    """The one that stays while decode servers of every kind come and go."""
-    started = servers.start(Role.PREFILL, name="prefill")
-    servers.wait(started)
-    return started
+def prefill_of(servers):
+    """The prefill server of a mode, kept until another is asked for: they share a port."""
+    running = {}
+
+    def of(mode):
+        if mode not in running:
+            for process, _ in running.values():
+                servers.stop(process)
+            running.clear()
+            running[mode] = servers.start(Role.PREFILL, mode)
+        return running[mode]
+
+    return of
 
 
 def errors_of(client, prompt="The capital of France is"):
@@ -44,34 +52,43 @@ def alive(*specs):
     return all(requests.get(f"{s.url}/health", timeout=30).status_code == 200 for s in specs)
 
 
-@pytest.mark.parametrize(
-    ("mode", "extra", "words"),
-    [
-        (ServeMode.LAYERWISE, ("--page-size", "32"), ("page", "16", "32")),
-        (ServeMode.FULL, (), ("mode", "layerwise", "full")),
-        (ServeMode.LAYERWISE, ("--dtype", "float32"), ("dtype", "bfloat16", "float32")),
-        (ServeMode.STOCK, (), ("smartgen", "mooncake")),
-    ],
-    ids=["page_size", "mode", "dtype", "stock_decode"],
-)
-def test_decode_that_does_not_fit(servers, prefill, mode, extra, words):
+def refuse(servers, prefill, mode, extra, words):
+    """A decode server that does not fit comes, is refused by name on both sides, and goes."""
     decode = servers.start(Role.DECODE, mode, *extra)
     try:
-        servers.wait(decode)
+        servers.wait(prefill, decode)
+        before = len(prefill[0].log.read_text())
         answers, took = errors_of(servers.client(prefill[1], decode[1]))
         for status, text in answers:
             assert status >= 400
             assert all(word in text for word in words), text
         assert took < WITHIN_S
         assert alive(prefill[1], decode[1])
-        for process in (prefill[0], decode[0]) if mode is not ServeMode.STOCK else (prefill[0],):
-            log = process.log.read_text()
+        logs = [prefill[0].log.read_text()[before:]]
+        if mode is not ServeMode.STOCK:
+            logs.append(decode[0].log.read_text())
+        for log in logs:
             assert all(word in log for word in words)
     finally:
         servers.stop(decode[0])
 
 
-def test_prefill_serves_a_fitting_decode_afterwards(servers, prefill):
+@pytest.mark.parametrize(
+    ("mode", "extra", "words"),
+    [
+        (ServeMode.FULL, (), ("mode", "layerwise", "full")),
+        (ServeMode.LAYERWISE, ("--dtype", "float32"), ("dtype", "bfloat16", "float32")),
+        (ServeMode.STOCK, (), ("smartgen", "mooncake")),
+    ],
+    ids=["mode", "dtype", "stock_decode"],
+)
+def test_decode_that_does_not_fit(servers, prefill_of, mode, extra, words):
+    refuse(servers, prefill_of(ServeMode.LAYERWISE), mode, extra, words)
+
+
+def test_prefill_serves_a_fitting_decode_after_one_of_another_page_size(servers, prefill_of):
+    prefill = prefill_of(ServeMode.LAYERWISE)
+    refuse(servers, prefill, ServeMode.LAYERWISE, ("--page-size", "32"), ("page", "16", "32"))
     decode = servers.start(Role.DECODE)
     try:
         servers.wait(decode)
@@ -79,18 +96,20 @@ def test_prefill_serves_a_fitting_decode_afterwards(servers, prefill):
         assert "Paris" in answer.text
     finally:
         servers.stop(decode[0])
-        servers.stop(prefill[0])
 
 
-def test_stock_prefill_and_our_decode(servers):
-    stock = servers.start(Role.PREFILL, ServeMode.STOCK)
+def test_stock_prefill_and_our_decode(servers, prefill_of):
+    stock = prefill_of(ServeMode.STOCK)
     decode = servers.start(Role.DECODE)
-    servers.wait(stock, decode)
-    ((stock_status, _), (status, text)), took = errors_of(servers.client(stock[1], decode[1]))
-    # A stock server fails the request as well, but knows no reason.
-    assert min(stock_status, status) >= 500
-    assert "smartgen" in text
-    assert "stock mooncake" in text
-    assert took < WITHIN_S
-    assert alive(stock[1], decode[1])
-    assert "stock mooncake" in decode[0].log.read_text()
+    try:
+        servers.wait(stock, decode)
+        ((stock_status, _), (status, text)), took = errors_of(servers.client(stock[1], decode[1]))
+        # A stock server fails the request as well, but knows no reason.
+        assert min(stock_status, status) >= 500
+        assert "smartgen" in text
+        assert "stock mooncake" in text
+        assert took < WITHIN_S
+        assert alive(stock[1], decode[1])
+        assert "stock mooncake" in decode[0].log.read_text()
+    finally:
+        servers.stop(decode[0])

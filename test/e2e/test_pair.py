@@ -123,15 +123,18 @@ def test_requests_at_once_with_equal_prefixes_do_not_mix(client):
     assert all(same_kv(answer) for answer in answers)
 
 
-def test_a_request_may_ask_for_full_transfer(client, pair):
+@pytest.mark.parametrize(
+    ("wish", "reason"), [("full", "requested"), ("selective", "mode_not_served")]
+)
+def test_a_request_may_go_by_full_transfer(client, pair, wish, reason):
     before = metric(pair[0], "smartgen:fallbacks_total")
     answer = client.ask(
         prompt(600, 6),
         max_new_tokens=2,
-        sampling={"custom_params": {"smartgen": {"mode": "full"}}},
+        sampling={"custom_params": {"smartgen": {"mode": wish}}},
     )
     assert answer.prefill_meta_info["smartgen"][0]["mode"] == "full"
-    assert answer.meta_info["smartgen"][0]["fallback"] == "requested"
+    assert answer.meta_info["smartgen"][0]["fallback"] == reason
     assert same_kv(answer)
     assert metric(pair[0], "smartgen:fallbacks_total") == before + 1
 

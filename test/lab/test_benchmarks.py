@@ -11,7 +11,14 @@ import pytest
 from smartgen_lab.measure import load_scenario
 
 FOLDER = Path(__file__).parents[2] / "benchmark"
-NAMES = ("agreement", "cpu_speed", "idle_cpu", "layerwise_vs_stock", "serving")
+NAMES = (
+    "agreement",
+    "cpu_speed",
+    "idle_cpu",
+    "layerwise_vs_stock",
+    "prompt_statistics",
+    "serving",
+)
 
 
 @pytest.fixture

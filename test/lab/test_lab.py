@@ -121,6 +121,12 @@ def test_inside_is_left_again() -> None:
     assert os.readlink("/proc/thread-self/ns/net") == before
 
 
+def test_a_tool_that_hangs_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tools, "_TIMEOUT_S", 0.2)
+    with pytest.raises(LabError, match="`sleep 9` did not end within"):
+        tools.run("sleep", "9")
+
+
 def test_offloads_are_off_and_both_directions_are_shaped() -> None:
     with Lab(one_to_one(Shape(bytes_per_s=4e6))) as lab:
         for host, device in (("prefill", DATA), ("switch", "prefill.0")):

@@ -6,7 +6,15 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from smartgen_lab.measure import Limits, Prompts, Records, Scenario, load_scenario, spread
+from smartgen_lab.measure import (
+    Limits,
+    Prompts,
+    Records,
+    Scenario,
+    fingerprint,
+    load_scenario,
+    spread,
+)
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
@@ -41,6 +49,11 @@ def test_a_result_file_can_be_read_after_a_run_was_broken_off(tmp_path: Path) ->
     assert header["settings"] == {"runs": 3}
     assert {"cpu", "cores", "versions", "commit", "load", "command"} <= header.keys()
     assert request == {"kind": "request", "ttst_s": 1.5}
+
+
+def test_a_machine_without_git_has_a_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/no/such/folder")
+    assert fingerprint()["commit"] is None
 
 
 def test_a_spread_needs_a_value() -> None:

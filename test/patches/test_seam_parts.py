@@ -1,6 +1,8 @@
 """Parts of the seam that need no server: rooms and aborts, peers, wishes, pages of a chunk, checksums."""
 
 import ctypes
+import os
+import time
 import zlib
 from types import SimpleNamespace
 
@@ -100,10 +102,15 @@ def offer(side, epoch=1):
     return key
 
 
-def opened(side, pages=4):
-    from smartgen.core import Mode
+def opened(side, pages=4, wish=None):
+    from smartgen_patches.disagg.request_mode import why_full
 
-    return side.open(ROOM, pages, Mode.LAYERWISE)
+    params = None if wish is None else {"smartgen": {"mode": wish}}
+    return side.open(ROOM, pages, why_full(request(params), side._manager.settings.mode))
+
+
+def request(custom_params):
+    return SimpleNamespace(rid="r", sampling_params=SimpleNamespace(custom_params=custom_params))
 
 
 def test_an_offered_room_opens_and_holds_the_peers_pages(side):
@@ -197,6 +204,26 @@ def test_chunks_and_metadata_reach_the_agent(side):
     assert not side.commit(ROOM + 1, [1], slice(0, 1), True, 0)
 
 
+def test_the_agent_is_stopped_when_its_process_ends(monkeypatch):
+    from smartgen.core import KVGeometry, Mode
+    from smartgen.transport import LoopbackTransport
+
+    from smartgen_patches.disagg import prefill_side
+
+    at_exit = []
+    monkeypatch.setattr(prefill_side.atexit, "register", at_exit.append)
+    loopback = LoopbackTransport(clock=time.monotonic)
+    monkeypatch.setattr(prefill_side, "MooncakeTransport", lambda **_: loopback)
+    manager = FakeManager(Mode.LAYERWISE)
+    manager.local_ip, manager._registerable_regions = "127.0.0.1", list
+    manager.geometry = KVGeometry(layers=1, page_size=16, page_bytes=(64, 64))
+    agent = prefill_side.PrefillSide(manager).agent
+    (stop,) = at_exit
+    assert agent._thread.is_alive()
+    assert stop()
+    assert not agent._thread.is_alive()
+
+
 def test_a_silent_peer_is_refused_after_its_time(monkeypatch):
     from smartgen.core import Mode
 
@@ -264,24 +291,73 @@ def test_models_that_layer_wise_transfer_does_not_serve(change, words):
 
 
 @pytest.mark.parametrize(
-    ("params", "default", "mode"),
+    ("deadline_s", "hold", "refused"), [(15, None, 0), (30, None, 1), (30, "31", 0)]
+)
+def test_a_write_deadline_below_sglangs_hold_on_the_pages(monkeypatch, deadline_s, hold, refused):
+    from smartgen.config import Settings
+
+    from smartgen_patches.support import outlasting_write
+
+    variable = "SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE_TIMEOUT"
+    monkeypatch.delenv(variable, raising=False)
+    if hold is not None:
+        monkeypatch.setenv(variable, hold)
+    said = outlasting_write(Settings(write_deadline_s=deadline_s))
+    assert (said is not None) == bool(refused)
+    if said:
+        assert all(
+            part in said for part in (f"-deadline-s {deadline_s} ", f"{variable}=30", "lower")
+        )
+
+
+@pytest.mark.parametrize(
+    ("params", "default", "reason"),
     [
-        (None, "layerwise", "layerwise"),
-        ({"smartgen": {"mode": "full"}}, "layerwise", "full"),
-        ({"smartgen": {"mode": "layerwise"}}, "full", "full"),
-        ({"smartgen": {"mode": "warp"}}, "layerwise", "layerwise"),
-        ({"smartgen": {"mode": "selective"}}, "layerwise", "layerwise"),
-        ({"smartgen": "full"}, "layerwise", "layerwise"),
-        ({"other": 1}, "layerwise", "layerwise"),
+        (None, "layerwise", None),
+        (None, "full", "configured"),
+        ({"smartgen": {"mode": "full"}}, "layerwise", "requested"),
+        ({"smartgen": {"mode": "layerwise"}}, "layerwise", None),
+        ({"smartgen": {"mode": "full"}}, "full", "configured"),
+        ({"smartgen": {"mode": "layerwise"}}, "full", "mode_not_served"),
+        ({"smartgen": {"mode": "warp"}}, "layerwise", "mode_not_served"),
+        ({"smartgen": {"mode": "selective"}}, "layerwise", "mode_not_served"),
+        ({"smartgen": {"mode": ["full"]}}, "layerwise", "mode_not_served"),
+        ({"smartgen": "warp"}, "layerwise", "mode_not_served"),
+        ({"smartgen": {}}, "layerwise", None),
+        ({"other": 1}, "layerwise", None),
     ],
 )
-def test_a_requests_wish(params, default, mode):
+def test_a_requests_wish(caplog, params, default, reason):
     from smartgen.core import Mode
 
-    from smartgen_patches.disagg.request_mode import requested_mode
+    from smartgen_patches.disagg.request_mode import why_full
 
-    req = SimpleNamespace(rid="r", sampling_params=SimpleNamespace(custom_params=params))
-    assert requested_mode(req, Mode.parse(default)) is Mode.parse(mode)
+    assert why_full(request(params), Mode.parse(default)) == reason
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == (reason == "mode_not_served")
+    assert all("request r asks for mode" in line and "modes: " in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("server", "wish", "counted", "told"),
+    [
+        ("layerwise", "selective", 1, "mode_not_served"),
+        ("full", "selective", 1, None),
+        ("full", None, 0, None),
+    ],
+)
+def test_a_wish_that_is_not_served_is_counted_and_decode_is_told(side, server, wish, counted, told):
+    from smartgen.core import Mode
+    from smartgen.metrics import catalog
+    from smartgen.wire import unpack
+
+    side._manager.settings.mode = Mode.parse(server)
+    offer(side)
+    assert opened(side, wish=wish) is None
+    assert side.agent.posts == []
+    assert side._manager.sink.value(catalog.FALLBACKS, reason="mode_not_served") == counted
+    notes = [note.reason for _, frames in side._manager.told for note in unpack(frames)]
+    assert notes == ([] if told is None else [told])
 
 
 @pytest.mark.parametrize(
@@ -318,6 +394,18 @@ def test_pages_that_a_forward_completes(prompt, sent, cached, end, start_page, p
         assert chunk is None
     else:
         assert (chunk.start, chunk.src_pages.tolist()) == (start_page, pages)
+
+
+@pytest.mark.parametrize(("cores", "threads"), [({1}, "1"), ({0, 2, 4, 6, 7}, "2")])
+def test_a_server_of_a_pair_takes_half_of_the_cores_it_may_run_on(monkeypatch, cores, threads):
+    from smartgen_patches import cpu_defaults
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "")
+    monkeypatch.setattr(cpu_defaults.os, "sched_getaffinity", lambda pid: cores)
+    cpu_defaults._limit_threads(SimpleNamespace(disaggregation_mode="null"))
+    assert os.environ["OMP_NUM_THREADS"] == ""
+    cpu_defaults._limit_threads(SimpleNamespace(disaggregation_mode="decode"))
+    assert os.environ["OMP_NUM_THREADS"] == threads
 
 
 def test_a_checksum_covers_the_prompt_and_nothing_behind_it():

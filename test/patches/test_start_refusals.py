@@ -2,16 +2,28 @@
 
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
 import textwrap
+from dataclasses import dataclass
 
 import pytest
 
 pytestmark = [pytest.mark.sglang, pytest.mark.mooncake, pytest.mark.slow]
 
-WITHIN_S = 90  # the sentence comes after SGLang's imports, which a busy machine stretches
+# The sentence comes after SGLang's imports. The promise is 30 s on a quiet machine: there the wall
+# time is the process's own CPU time, which other load hardly changes, and so that is what must
+# stay below it; the wall clock only ends a refusal that waits for something.
+WITHIN_CPU_S, WITHIN_S = 30.0, 90.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    returncode: int
+    stderr: str
+    cpu_s: float
 
 
 @pytest.fixture(scope="session")
@@ -45,18 +57,27 @@ def launch(model, *options, before="", environment=None):
         f"sys.argv = ['launch_server', *{argv!r}]\n"
         "runpy.run_module('sglang.launch_server', run_name='__main__')\n"
     )
-    return subprocess.run(
+    before = cpu_of_children()
+    finished = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
         timeout=WITHIN_S,
         env={**os.environ, "SGLANG_HOST_IP": "127.0.0.1", **(environment or {})},
     )
+    return Ended(finished.returncode, finished.stderr, cpu_of_children() - before)
+
+
+def cpu_of_children():
+    """Of those that have ended, with all that they waited for themselves."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def sentence(finished):
     lines = [line for line in finished.stderr.splitlines() if line.startswith("smartgen: ")]
     assert finished.returncode != 0, finished.stderr[-2000:]
+    assert finished.cpu_s < WITHIN_CPU_S
     assert lines, finished.stderr[-2000:]
     assert "Load weight begin" not in finished.stderr
     return lines[0]
@@ -69,8 +90,16 @@ def sentence(finished):
         (("--smartgen-write-deadline-s", "0"), ("--smartgen-write-deadline-s", "1..600")),
         (("--tp-size", "2"), ("--tp-size", "use 1", "--smartgen-on-unsupported full")),
         (("--optimistic-prefill-attempts", "1"), ("--optimistic-prefill-attempts", "leave it out")),
+        (
+            ("--smartgen-statistics", "--disaggregation-mode", "decode"),
+            ("--smartgen-statistics: a prefill server takes them", "leave it out"),
+        ),
+        (
+            ("--smartgen-statistics", "--smartgen-mode", "full", "--tp-size", "2"),
+            ("--smartgen-statistics: --tp-size", "use 1"),
+        ),
     ],
-    ids=["protocol", "range", "tp", "optimistic"],
+    ids=["protocol", "range", "tp", "optimistic", "statistics_decode", "statistics_tp"],
 )
 def test_unsupported_flags(tiny_model, options, words):
     said = sentence(launch(tiny_model, *options))
@@ -83,9 +112,19 @@ def test_pages_freed_early_by_choice(tiny_model):
     assert variable in said
 
 
+def test_writes_that_may_outlast_the_hold_on_their_pages(tiny_model):
+    variable = "SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE_TIMEOUT"
+    deadline = ("--smartgen-write-deadline-s", "20")
+    said = sentence(launch(tiny_model, *deadline, environment={variable: "20"}))
+    assert "--smartgen-write-deadline-s 20 " in said
+    assert f"{variable}=20," in said
+    assert "lower the flag" in said
+
+
 def test_unknown_mode_is_refused_with_the_allowed_ones(tiny_model):
     finished = launch(tiny_model, "--smartgen-mode", "quick")
     assert finished.returncode == 2
+    assert finished.cpu_s < WITHIN_CPU_S
     assert "layerwise" in finished.stderr
     assert "full" in finished.stderr
 

@@ -1,6 +1,8 @@
 """Settings: one definition, and everything wrong is named."""
 
 import argparse
+import os
+from pathlib import Path
 
 import pytest
 from smartgen.config import (
@@ -9,6 +11,8 @@ from smartgen.config import (
     Settings,
     SettingsError,
     add_flags,
+    provide_variables,
+    replaced_variable,
     settings_from_environment,
     settings_from_mapping,
     settings_from_namespace,
@@ -71,6 +75,35 @@ def test_a_bad_environment_is_refused(monkeypatch, text):
 def test_the_environment_serves_hosts_without_flags(monkeypatch):
     monkeypatch.setenv(ENVIRONMENT_VARIABLE, '{"mode": "full"}')
     assert settings_from_environment().mode is Mode.FULL
+
+
+def test_what_the_user_has_set_stays(monkeypatch):
+    monkeypatch.setenv("A", "theirs")
+    monkeypatch.setenv("B", "")
+    monkeypatch.delenv("B")
+    provide_variables({"A": "ours", "B": "ours"})
+    assert (os.environ["A"], os.environ["B"]) == ("theirs", "ours")
+
+
+@pytest.mark.parametrize("before", [None, "theirs"])
+def test_a_replaced_variable_comes_back(monkeypatch, before):
+    monkeypatch.delenv("A", raising=False)
+    if before is not None:
+        monkeypatch.setenv("A", before)
+    with replaced_variable("A", "ours"):
+        assert os.environ["A"] == "ours"
+    assert os.environ.get("A") == before
+
+
+def test_only_config_and_the_starts_of_processes_touch_the_environment():
+    root = Path(__file__).parents[2]
+    allowed = ("config/environment.py", "cli/*.py", "model/convert.py")
+    sources = {*root.glob("python/smartgen/**/*.py"), *root.glob("smartgen_patches/**/*.py")}
+    for pattern in allowed:
+        sources -= set(root.glob(f"python/smartgen/{pattern}"))
+    assert len(sources) > 50
+    words = ("os.environ", "os.getenv", "os.putenv")
+    assert [s for s in sources if any(word in s.read_text() for word in words)] == []
 
 
 def test_the_table_has_a_row_for_each_setting():

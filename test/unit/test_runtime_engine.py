@@ -235,18 +235,6 @@ def test_three_failures_in_a_row_mean_the_peer_is_lost():
     assert kinds.count(FailureKind.PEER_LOST) == 3
 
 
-def test_peer_lost_by_the_host_breaks_only_that_session():
-    world = World(rate_bytes_per_s=1e4)
-    world.whole(A, SRC, DST)
-    world.whole(B, SRC, DST)
-    world.run(0.05)
-    world.engine.break_session("s1", world.now, "node failure")
-    world.engine.break_session("never seen", world.now, "x")
-    world.run(5.0)
-    assert world.said_of(A) == [FailureKind.PEER_LOST, "drained"]
-    assert world.said_of(B) == ["delivered", "drained"]
-
-
 def test_control_messages_are_retried():
     world = World()
     world.control_fails = 2

@@ -3,7 +3,6 @@
 SGLang and its seam are asked in separate processes: this package imports neither.
 """
 
-import os
 import platform
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from rich.markup import escape
 
 import smartgen
 from smartgen.cli.screen import results
+from smartgen.config import variable
 from smartgen.launch import CheckFailed, checks
 from smartgen.transport import rdma_devices
 
@@ -82,7 +82,7 @@ def _library() -> list[Finding]:
 def _environment() -> list[Finding]:
     """Variables that make SGLang skip this plugin or its platform without a word."""
     found = []
-    chosen = os.environ.get("SGLANG_PLATFORM")
+    chosen = variable("SGLANG_PLATFORM")
     if chosen and chosen != _OUR_PLATFORM:
         found.append(
             Finding(
@@ -91,7 +91,7 @@ def _environment() -> list[Finding]:
                 f"SGLANG_PLATFORM={chosen} makes SGLang skip SmartGen's plugin too; unset it",
             )
         )
-    plugins = os.environ.get("SGLANG_PLUGINS")
+    plugins = variable("SGLANG_PLUGINS")
     if plugins is not None:
         names = {name.strip() for name in plugins.split(",")}
         missing = sorted({_OUR_PLATFORM, _OUR_PLUGIN} - names)

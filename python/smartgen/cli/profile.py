@@ -1,5 +1,6 @@
 """`smartgen profile`: build a model's profile, and show one."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,13 +57,15 @@ def build(wanted: BuildOptions) -> None:
 
 def _writable(output: Path) -> None:
     """Found out before the minutes of work, not after them."""
+    folder = output.absolute().parent
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.open("a").close()
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ProfilerError(
-            f"{output} cannot be written ({error.strerror}); name another --output"
+            f"{folder} cannot be made ({error.strerror}); name another --output"
         ) from error
+    if output.is_dir() or not os.access(folder, os.W_OK):
+        raise ProfilerError(f"{output} cannot be written; name another --output")
 
 
 def compare(first: Path, second: Path) -> None:

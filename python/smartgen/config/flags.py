@@ -7,11 +7,11 @@ callers that have no command line (SGLang's Python `Engine`).
 import argparse
 import dataclasses
 import json
-import os
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
+from smartgen.config.environment import variable
 from smartgen.config.settings import Settings, SettingsError
 from smartgen.core import Mode
 
@@ -49,7 +49,7 @@ def settings_from_namespace(namespace: argparse.Namespace) -> Settings:
 
 def settings_from_environment() -> Settings:
     """Settings from `SMARTGEN_CONFIG`, or the defaults where it is unset. Raises SettingsError."""
-    text = os.environ.get(ENVIRONMENT_VARIABLE)
+    text = variable(ENVIRONMENT_VARIABLE)
     if not text:
         return Settings()
     try:

@@ -60,10 +60,15 @@ class Settings:
         15.0,
         "Seconds that one write to the decode server may take before its request fails.",
     )
+    statistics: bool = flag(
+        False,
+        "Prefill only: score each block of a prompt's KV by what the prompt's last queries attend "
+        "to. Off until a transfer mode uses the scores; a request may switch it off for itself.",
+    )
     debug: bool = flag(
         False,
         "Check every state table after each step, and put checksums of the KV that each server "
-        "holds into the responses.",
+        "holds, and the statistics, into the responses.",
     )
 
     def __post_init__(self) -> None:

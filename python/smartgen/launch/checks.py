@@ -16,8 +16,8 @@ from smartgen.config import CPU_KV_POOL_BYTES
 from smartgen.launch.errors import CheckFailed
 from smartgen.transport import SYSTEM_LIBRARIES
 
-# What one server's three processes take beside weights and KV cache: 2.6 GiB, measured with the
-# default model on a CPU.
+# What one server's three processes take beside weights and KV cache, with the default model on a
+# CPU, and a little more.
 _PROCESS_BYTES = 11 << 28
 _KV_OPTIONS = ("--max-total-tokens", "--mem-fraction-static")
 _PINNED = re.compile(r"^([A-Za-z0-9._-]+)\s*==\s*([^\s;]+)")

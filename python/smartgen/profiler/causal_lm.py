@@ -5,7 +5,6 @@ the model's own modules. That lets one pass start in the middle (nothing before 
 keeps every kind of model that transformers loads with a plain decoder stack.
 """
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from smartgen.config import provide_variables
 from smartgen.profiler.cache import CacheShape
 from smartgen.profiler.errors import ProfilerError
 
@@ -52,7 +52,7 @@ class CausalLM:
     """Weights, tokenizer and the loop over layers. Raises ProfilerError for a folder that holds no such model."""
 
     def __init__(self, folder: Path, dtype: torch.dtype) -> None:
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+        provide_variables({"HF_HUB_OFFLINE": "1"})
         AttentionInterface.register(_NAME, _attention)
         try:
             self.config = AutoConfig.from_pretrained(folder)

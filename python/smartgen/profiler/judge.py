@@ -81,17 +81,12 @@ class Judge:
         }
 
     def _retrieved(self, sample: Sample, choice: Choice, method: Method, outcome: Outcome) -> bool:
-        """Only an answer that left full KV's course needs a free run of its own."""
+        """Only an answer that left full KV's course needs a free run, from where it left it."""
         if all(outcome.agree):
             return True
-        return (
-            is_right(
-                self._sampler.model,
-                sample.prompt,
-                self._sampler.free_run(sample, choice.policy(method)),
-            )
-            is True
-        )
+        policy = choice.policy(method)
+        answer = self._sampler.free_run(sample, policy, outcome.agree.index(False))
+        return is_right(self._sampler.model, sample.prompt, answer) is True
 
     def _add_perplexity(self, sample: Sample, choice: Choice, rows: list[Row]) -> None:
         """Negative log-likelihood of the true continuation, where there is one."""

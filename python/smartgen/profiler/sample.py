@@ -82,7 +82,7 @@ class Sampler:
         first = int(self.model.logits(hidden[-1:]).argmax())
         answer = [first] if inputs is None else [*inputs]
         if inputs is None:
-            answer = self._greedy(kv, tokens, first, None)
+            answer = self._greedy(kv, tokens, [first], None)
             inputs = answer[:-1] if len(answer) > 1 else answer
         layer_inputs: list[Tensor] = []
         rows = Rows(
@@ -103,9 +103,12 @@ class Sampler:
             answer_lse2=rows.lse2,
         )
 
-    def free_run(self, sample: Sample, visible: Visible | None) -> list[int]:
-        """The greedy answer when only `visible` blocks are there from the first decode step on."""
-        return self._greedy(sample.kv, sample.tokens, sample.answer[0], visible)
+    def free_run(self, sample: Sample, visible: Visible | None, agreed: int = 0) -> list[int]:
+        """The greedy answer when only `visible` blocks are there from the first decode step on.
+
+        agreed  inputs after which it is known to say the same as full KV: those go in one pass
+        """
+        return self._greedy(sample.kv, sample.tokens, sample.inputs[: agreed + 1], visible)
 
     def rows(self, sample: Sample, visible: Visible | None, first_layer: int = 0) -> Tensor:
         """Log-probabilities after each input, [inputs, vocabulary], with layers from first_layer on restricted."""
@@ -131,10 +134,13 @@ class Sampler:
                 f"the model's context of {context}: shorten the prompt"
             )
 
-    def _greedy(self, kv: PagedKv, tokens: int, first: int, visible: Visible | None) -> list[int]:
-        answer = [first]
+    def _greedy(
+        self, kv: PagedKv, tokens: int, begun: list[int], visible: Visible | None
+    ) -> list[int]:
+        """Goes on from the answer that has `begun`."""
+        answer, fresh = [*begun], begun
         while len(answer) <= self.answer_tokens and answer[-1] not in self.model.end_tokens:
-            start = tokens + len(answer) - 1
+            start = tokens + len(answer) - len(fresh)
             rows = Rows(
                 ops=self.ops,
                 kv=kv,
@@ -143,6 +149,7 @@ class Sampler:
                 block_size=self.block_size,
                 visible=visible,
             )
-            hidden = self.model.run(self.model.embed(answer[-1:]), start, rows)
-            answer.append(int(self.model.logits(hidden).argmax()))
+            hidden = self.model.run(self.model.embed(fresh), start, rows)
+            fresh = [int(self.model.logits(hidden[-1:]).argmax())]
+            answer += fresh
         return answer

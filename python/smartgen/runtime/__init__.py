@@ -10,17 +10,29 @@ from smartgen.runtime.snapshots import (
     PrefillCounters,
     PrefillSnapshot,
 )
+from smartgen.runtime.statistics import (
+    BLOCK_TOKENS,
+    SELECTOR,
+    LayerRows,
+    PromptStatistics,
+    StatisticsSpec,
+)
 
 __all__ = [
+    "BLOCK_TOKENS",
+    "SELECTOR",
     "ControlSender",
     "DecodeAgent",
     "DecodeCounters",
     "DecodeSnapshot",
     "Failure",
     "FailureKind",
+    "LayerRows",
     "LinkSnapshot",
     "PrefillAgent",
     "PrefillCallbacks",
     "PrefillCounters",
     "PrefillSnapshot",
+    "PromptStatistics",
+    "StatisticsSpec",
 ]

@@ -1,8 +1,8 @@
 """Everything the prefill agent does, without its thread.
 
-Owns the sender machines, links and writes; carries out what machines ask for and feeds back what
-became of it. All methods are called from one thread; none blocks but for what the host's control
-sender and callbacks take.
+Owns the sender machines and links; carries out what machines ask for and feeds back what became of
+it. All methods are called from one thread; none blocks but for what the host's control sender and
+callbacks take.
 """
 
 import logging
@@ -16,6 +16,7 @@ from smartgen.runtime.outbox import Outbox
 from smartgen.runtime.recorder import Recorder
 from smartgen.runtime.seams import Failure, FailureKind, PrefillCallbacks
 from smartgen.runtime.snapshots import PrefillSnapshot
+from smartgen.runtime.writes import Progress, Writes
 from smartgen.transfer import (
     Acked,
     Broken,
@@ -37,7 +38,7 @@ from smartgen.transfer import (
     Write,
     WriteFailed,
 )
-from smartgen.transport.base import Completion, Transport, TransportError
+from smartgen.transport.base import Transport
 from smartgen.wire import Delivered
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,6 @@ class SendingEngine:
         write_deadline_s: float,
         debug: bool,
     ) -> None:
-        self._transport = transport
         self._outbox = outbox
         self._geometry = geometry
         self._callbacks = callbacks
@@ -74,7 +74,7 @@ class SendingEngine:
         self._debug = debug
         self._requests: dict[RequestKey, SendingRequest] = {}
         self._links: dict[str, Link] = {}
-        self._writes: dict[int, tuple[Link, int]] = {}  # transport id -> link, ticket
+        self._writes = Writes(transport, recorder)
         self._followups: deque[tuple[SendingRequest, Event]] = deque()
         self._housekept_at = self._gauged_at = clock()
         self._gauged_busy = False
@@ -98,8 +98,8 @@ class SendingEngine:
         """Look at running writes, grant what fits, send what is due."""
         now = self._clock()
         if self._writes:
-            for completion in self._transport.poll():
-                self._completed(completion, now)
+            for progress in self._writes.poll(now):
+                self._progressed(progress, now)
             for link in self._links.values():
                 link.pacer.polled(now)
         if now - self._housekept_at >= HOUSEKEEPING_S:
@@ -167,11 +167,6 @@ class SendingEngine:
         request = self._requests.get(key)
         if request is not None:
             self._break(request, at, FailureKind.INTERNAL, detail)
-
-    def break_session(self, session: str, at: float, detail: str) -> None:
-        link = self._links.get(session)
-        if link is not None:
-            self._break_all(link, at, FailureKind.PEER_LOST, detail)
 
     def break_everything(self, at: float, detail: str) -> None:
         for link in list(self._links.values()):
@@ -259,50 +254,32 @@ class SendingEngine:
             self._step(self._requests[turn.key], Granted(self._clock(), span=turn.span))
 
     def _launch(self, request: SendingRequest, command: Write) -> None:
-        link, session, now = request.link, request.destination.session, self._clock()
+        now = self._clock()
         write = LinkWrite(
             request=request, write_id=command.write_id, nbytes=command.nbytes, launched_at=now
         )
-        ids: list[int] = []
-        try:
-            for src, dst, nbytes in command.blocks:
-                ids.append(self._transport.submit(session, src, dst, nbytes))
-        except TransportError as error:
-            write.failure = str(error)
-        except Exception as error:
-            # The ids given out so far must be followed to their end, whatever this is.
-            self._recorder.internal_error()
-            log.exception("request %s: the transport raised", request.key)
-            write.failure = f"the transport raised {type(error).__name__}: {error}"
-        if ids:
-            write.descriptors = write.unfinished = len(ids)
-            ticket = link.launch(write)
-            for transport_id in ids:
-                self._writes[transport_id] = (link, ticket)
+        self._writes.launch(write, command.blocks)
         if write.failure:
-            self._write_broke(link, write, now)
-        if not ids:
-            over = WriteFailed(now, write_id=command.write_id, reason=write.failure)
+            self._write_broke(write, now)
+        if not write.descriptors:
+            over = WriteFailed(now, write_id=write.write_id, reason=write.failure)
             self._followups.append((request, over))
 
-    def _completed(self, completion: Completion, now: float) -> None:
-        link, ticket = self._writes.pop(completion.write_id)
-        write = link.writes[ticket]
-        write.unfinished -= 1
-        if not completion.ok and not write.failure:
-            write.failure = completion.reason
-            self._write_broke(link, write, now)
+    def _progressed(self, progress: Progress, now: float) -> None:
+        write = progress.write
+        if progress.broke:
+            self._write_broke(write, now)
         if write.unfinished:
             return
-        link.settle(ticket, now)
         if write.failure:
             over: Event = WriteFailed(now, write_id=write.write_id, reason=write.failure)
         else:
             over = Acked(now, write_id=write.write_id)
         self._step(write.request, over)
 
-    def _write_broke(self, link: Link, write: LinkWrite, now: float) -> None:
+    def _write_broke(self, write: LinkWrite, now: float) -> None:
         """The first failed descriptor decides; the write is over when the others are final."""
+        link = write.request.link
         self._break(write.request, now, FailureKind.WRITE_FAILED, write.failure)
         link.failures += 1
         if link.failures >= FAILURES_OF_A_LOST_PEER:

@@ -9,8 +9,8 @@ from smartgen.runtime.seams import FailureKind
 from smartgen.runtime.snapshots import LinkSnapshot
 from smartgen.transfer import LinkQueue, Pacer, SenderMachine
 
-# After this many failures in a row the peer is taken for gone: each further write to a dead
-# peer costs the engine a second.
+# After this many failures in a row the peer is taken for gone: the engine answers each further
+# write to a dead peer late.
 FAILURES_OF_A_LOST_PEER: Final = 3
 
 

@@ -112,10 +112,6 @@ class PrefillAgent:
         """Give up. Answered by `drained`, also when the request is not open."""
         self._inbox.put((self._abort, key, self._clock(), reason))
 
-    def peer_lost(self, session: str, reason: str = "the decode server is gone") -> None:
-        """Fail every request to this session."""
-        self._inbox.put((self._peer_lost, session, self._clock(), reason))
-
     # -- these wait
 
     def stop(self, timeout_s: float = 5.0) -> bool:
@@ -194,9 +190,6 @@ class PrefillAgent:
 
     def _abort(self, key: RequestKey, at: float, reason: str) -> None:
         self._engine.abort(key, Aborted(at, reason=reason))
-
-    def _peer_lost(self, session: str, at: float, reason: str) -> None:
-        self._engine.break_session(session, at, reason)
 
     def _stop(self, _: None, at: float, wait_s: float) -> None:
         self._stop_by = at + wait_s

@@ -12,7 +12,6 @@ from a thread of its own; writes to it wait here until it answered.
 """
 
 import importlib.metadata
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from smartgen.config import provide_variables, replaced_variable
 from smartgen.transport.base import Completion, ErrorKind, TransportError
 
 # The defaults wedge a peer for ever after 2,048 outstanding descriptors.
@@ -101,10 +101,9 @@ def apply_settings(protocol: str) -> None:
 
     For hosts that build an engine of their own as well. What the user has set stays.
     """
-    for name, value in SETTINGS.items():
-        os.environ.setdefault(name, value)
+    provide_variables(SETTINGS)
     if protocol == "tcp":
-        os.environ.setdefault("MC_FORCE_TCP", "1")
+        provide_variables({"MC_FORCE_TCP": "1"})
 
 
 def import_failure(error: ImportError) -> TransportError:
@@ -303,17 +302,9 @@ def _build(host: str, protocol: str, lanes: int, device: str) -> Any:
         raise import_failure(error) from error
     # The number of lanes is read while an engine is built, so two engines of one process can
     # differ; the host's own engine must not see ours.
-    with _construction:
-        before = os.environ.get(LANES)
-        os.environ[LANES] = str(lanes)
-        try:
-            engine = TransferEngine()
-            status = engine.initialize(host, "P2PHANDSHAKE", protocol, device)
-        finally:
-            if before is None:
-                del os.environ[LANES]
-            else:
-                os.environ[LANES] = before
+    with _construction, replaced_variable(LANES, str(lanes)):
+        engine = TransferEngine()
+        status = engine.initialize(host, "P2PHANDSHAKE", protocol, device)
     if status != 0:
         raise TransportError(
             ErrorKind.SETUP,

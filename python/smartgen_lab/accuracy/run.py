@@ -137,7 +137,8 @@ def _prompts(wanted: Wanted, model: CausalLM) -> list[Prompt]:
     if wanted.prompts is not None:
         return read_prompts(wanted.prompts, model.tokenizer)
     counts = {kind: max(1, round(wanted.scale * n)) for kind, n in HELD_OUT_PROMPTS.items()}
-    return make_prompts(model.tokenizer, Split.HELD_OUT, counts, wanted.seed)
+    made = make_prompts(model.tokenizer, Split.HELD_OUT, counts, wanted.seed)
+    return _in_turns(made)
 
 
 def _methods(wanted: Wanted, profile: profiles.Profile) -> list[Method]:
@@ -176,3 +177,18 @@ def _floor(
         kl.append(sum(outcome.kl) / len(outcome.kl))
         progress.done()
     return sum(kl) / len(kl)
+
+
+def _in_turns(prompts: Sequence[Prompt]) -> list[Prompt]:
+    """One of each kind after the other, so that the file of a run that was broken off is no lopsided set."""
+    by_kind: dict[str, list[Prompt]] = {}
+    for prompt in prompts:
+        by_kind.setdefault(prompt.kind, []).append(prompt)
+    longest = max(map(len, by_kind.values()))
+    # Kinds with fewer prompts take their turns as evenly as the others.
+    places = [
+        (index * longest / len(some), prompt)
+        for some in by_kind.values()
+        for index, prompt in enumerate(some)
+    ]
+    return [prompt for _, prompt in sorted(places, key=lambda place: place[0])]

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from smartgen.transport import QUEUE_LIMITS
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ground:
@@ -36,8 +38,7 @@ class Ground:
             "MC_TRANSFER_TIMEOUT": str(self.transfer_timeout_s),
             "MC_TCP_PROGRESS_TIMEOUT_SEC": str(self.transfer_timeout_s),
             "MC_TCP_STATUS_TIMEOUT_SEC": str(self.transfer_timeout_s),
-            "MC_TCP_MAX_QUEUED_TRANSFERS_PER_PEER": "65535",
-            "MC_TCP_MAX_PENDING_ADMISSIONS_PER_PEER": "65535",
+            **QUEUE_LIMITS,
             # No token of a measurement may come from, or go to, the network outside.
             "HF_HUB_OFFLINE": "1",
             "TRANSFORMERS_OFFLINE": "1",

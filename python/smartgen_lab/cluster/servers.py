@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -92,10 +93,21 @@ class PairServers(Servers):
 
 
 def pair(
-    ground: Ground, mode: ServeMode, places: tuple[Place, Place], logs: Path, *, debug: bool = False
+    ground: Ground,
+    mode: ServeMode,
+    places: tuple[Place, Place],
+    logs: Path,
+    *,
+    debug: bool = False,
+    prefill_extra: tuple[str, ...] = (),
 ) -> PairServers:
-    """`debug`: servers report checksums of what they hold (SmartGen's modes only)."""
-    return PairServers(*_pair_specs(ground, mode, places, debug), logs=logs)
+    """
+    debug          servers report checksums of what they hold (SmartGen's modes only)
+    prefill_extra  options of the prefill server alone
+    """
+    prefill, decode = _pair_specs(ground, mode, places, debug)
+    prefill = replace(prefill, extra=(*prefill.extra, *prefill_extra))
+    return PairServers(prefill, decode, logs=logs)
 
 
 def routed_pair(

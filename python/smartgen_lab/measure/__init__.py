@@ -4,7 +4,7 @@ The rules of every benchmark in one place: seeded prompts that share no prefix, 
 spread, and result files that name machine, versions, seed and commit.
 """
 
-from smartgen_lab.measure.cpu import cpu_shares
+from smartgen_lab.measure.cpu import cpu_seconds, cpu_shares
 from smartgen_lab.measure.fingerprint import fingerprint
 from smartgen_lab.measure.kv import WIRE_OVERHEAD, kv_shape, prefill_seconds
 from smartgen_lab.measure.limits import Limits
@@ -21,6 +21,7 @@ __all__ = [
     "Records",
     "Scenario",
     "Spread",
+    "cpu_seconds",
     "cpu_shares",
     "fingerprint",
     "flush_cache",

@@ -11,6 +11,7 @@ _DISTRIBUTIONS = (
     *("smartgen", "smartgen-kernel", "sglang", "sglang-router", "torch", "transformers"),
     *("mooncake-transfer-engine-non-cuda", "mooncake-transfer-engine-cuda13"),
 )
+_GIT_TIMEOUT_S = 30.0
 
 
 def fingerprint() -> dict[str, Any]:
@@ -45,8 +46,13 @@ def _versions() -> dict[str, str]:
 
 
 def _commit() -> str | None:
-    """`-dirty` behind it when tracked files were changed; None outside a checkout."""
+    """`-dirty` behind it when tracked files were changed; None outside a checkout or without git."""
     command = ["git", "--no-optional-locks", "describe", "--always", "--dirty", "--abbrev=12"]
     folder = Path(__file__).parent
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, check=False, timeout=_GIT_TIMEOUT_S
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
     return done.stdout.strip() or None

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from smartgen_lab.netns.errors import LabError
 
 NETNS_FOLDER = "/run/netns"
+_TIMEOUT_S = 30.0
 _CLONE_NEWNET = 0x40000000
 _SIOCETHTOOL = 0x8946
 # Set-commands of the kernel's ethtool interface; a value of 0 turns the feature off.
@@ -34,8 +35,13 @@ def require_tools() -> None:
 
 
 def run(*command: str) -> str:
-    """The command's standard output. Raises LabError with what it complained about."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    """The command's standard output. Raises LabError with what it complained about, or if it hangs."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired:
+        raise LabError(f"`{' '.join(command)}` did not end within {_TIMEOUT_S:.0f} s") from None
     if done.returncode != 0:
         reason = done.stderr.strip() or f"exit status {done.returncode}"
         raise LabError(f"`{' '.join(command)}` failed: {reason}")
