@@ -193,8 +193,11 @@ def test_measurements_are_of_the_masks_they_name(
         return sum(lost) / len(lost)
 
     masks = [choice.chosen(replace(STATIC, fraction=fraction)) for fraction in (0.2, 0.4)]
-    signals = measure.signals([STATIC.selector], (0.2, 0.4))
+    signals = measure.signals([STATIC.selector], (0.2, 0.4), None)
     assert signals == {STATIC.selector: pytest.approx([kl(mask) for mask in masks], rel=1e-4)}
+    split = replace(STATIC, budget="profile", fraction=0.4)
+    within = measure.signals([STATIC.selector], (0.4,), profile)
+    assert within == {STATIC.selector: pytest.approx([kl(choice.chosen(split))], rel=1e-4)}
     table = measure.sensitivity(STATIC.selector, (0.2, 0.4))
     for layer in range(3):
         others = torch.arange(3)[:, None] != layer

@@ -77,6 +77,7 @@ class Builder:
     def build(self) -> profiles.Profile:
         """Minutes of work; what is finished survives an interrupt."""
         profile = self._fitted(self._measured())
+        profile = self._with_signal(profile)
         profile = self._with_on_demand(profile)
         profile = msgspec.structs.replace(profile, floor=self._floor())
         profile = self._with_held_out(profile)
@@ -99,16 +100,27 @@ class Builder:
             )
 
     def _measured(self) -> list[Values]:
-        some = _spread(self._train, self._options.signal_prompts)
-        self._signal = fit.best_signal(self._stage("signals", some, self._signals), self._options)
+        self._signal = self._best_signal("signals", None)
         return self._stage("layers", self._train, self._layers)
 
-    def _signals(self, prompt: Prompt) -> Values | None:
-        sample = self._right_sample(prompt)
-        if sample is None:
-            return None
-        measure = Measure(self._sampler, self._ops, sample)
-        return {"signals": measure.signals(self._options.signals, self._options.signal_fractions)}
+    def _with_signal(self, profile: profiles.Profile) -> profiles.Profile:
+        """Chosen again where it will serve: with every layer's own budget another one may be best."""
+        signal = self._best_signal("signals within budgets", profile)
+        return msgspec.structs.replace(profile, signal=signal)
+
+    def _best_signal(self, stage: str, profile: profiles.Profile | None) -> profiles.Signal:
+        options = self._options
+
+        def measured(prompt: Prompt) -> Values | None:
+            sample = self._right_sample(prompt)
+            if sample is None:
+                return None
+            measure = Measure(self._sampler, self._ops, sample)
+            kl = measure.signals(options.signals, options.signal_fractions, profile)
+            return {"signals": kl}
+
+        some = _spread(self._train, options.signal_prompts)
+        return fit.best_signal(self._stage(stage, some, measured), options)
 
     def _layers(self, prompt: Prompt) -> Values | None:
         sample = self._right_sample(prompt)

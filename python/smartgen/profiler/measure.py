@@ -9,6 +9,7 @@ from torch import Tensor
 
 from smartgen import select
 from smartgen.ops import Backend
+from smartgen.profile import Profile
 from smartgen.profiler.evidence import LayerEvidence
 from smartgen.profiler.policies import Fixed, OneLayer
 from smartgen.profiler.sample import Sample, Sampler
@@ -27,16 +28,19 @@ class Measure:
         self._evidence = [LayerEvidence(sample, ops, layer, layers) for layer in range(layers)]
         self._forced = select.always(sample.tokens, sample.block_size)
 
-    def signals(self, names: Sequence[str], fractions: Sequence[float]) -> dict[str, list[float]]:
-        """Mean KL of each selector at each fraction, the same fraction in every layer."""
+    def signals(
+        self, names: Sequence[str], fractions: Sequence[float], profile: Profile | None
+    ) -> dict[str, list[float]]:
+        """Mean KL of each selector at each fraction of all blocks, split by the profile, or evenly without one."""
+        budgets = [self._counts(fraction, profile) for fraction in fractions]
         return {
-            name: [self._kl(Fixed(self._masks(name, fraction))) for fraction in fractions]
+            name: [self._kl(Fixed(self._masks(name, counts))) for counts in budgets]
             for name in names
         }
 
     def sensitivity(self, selector: str, fractions: Sequence[float]) -> list[list[float]]:
         """[layers][fractions] mean KL with only that layer restricted; nothing before it is computed again."""
-        masks = [self._masks(selector, fraction) for fraction in fractions]
+        masks = [self._masks(selector, self._counts(fraction, None)) for fraction in fractions]
         return [
             [self._kl(OneLayer(layer, mask[layer]), layer) for mask in masks]
             for layer in range(len(self._evidence))
@@ -54,13 +58,19 @@ class Measure:
             shares.append(np.diff(np.interp(edges, places, running)).tolist())
         return shares
 
-    def _masks(self, selector: str, fraction: float) -> Tensor:
-        """bool [layers, blocks], the same share of every layer."""
-        blocks = self._sample.blocks
+    def _counts(self, fraction: float, profile: Profile | None) -> Sequence[int]:
+        """Blocks of each layer."""
+        if profile is not None:
+            budget = select.solve_bytes(profile, tokens=self._sample.tokens, fraction=fraction)
+            return budget.counts
+        count = max(len(self._forced), round(fraction * self._sample.blocks))
+        return [count] * len(self._evidence)
+
+    def _masks(self, selector: str, counts: Sequence[int]) -> Tensor:
+        """bool [layers, blocks]"""
         scores = select.score_layers(select.selector(selector), self._evidence)
-        count = max(len(self._forced), round(fraction * blocks))
-        plan = select.plan(scores, [count] * len(scores), self._forced)
-        return plan_masks(plan, blocks)
+        plan = select.plan(scores, counts, self._forced)
+        return plan_masks(plan, self._sample.blocks)
 
     def _kl(self, visible: Fixed | OneLayer, first_layer: int = 0) -> float:
         log_probs = self._sampler.rows(self._sample, visible, first_layer)
