@@ -4,7 +4,6 @@ from importlib.resources import files
 
 import msgspec
 import pytest
-
 from smartgen import profile as profiles
 from smartgen.select import selector, solve_bytes
 
