@@ -264,3 +264,22 @@ def test_from_evidence_to_plan(tokens, fraction):
     assert selected.fraction == pytest.approx(budget.fraction)
     rest = order(scores, selected, budget.layer_kl)
     assert len(rest) == 3 * budget.blocks - sum(budget.counts)
+
+
+def test_what_follows_an_attended_block_counts_with_it():
+    evidence = Drawn(tokens=64)
+    alone = selector("window-4-max").score(evidence)
+    spread = selector("window-4-max-next").score(evidence)
+    assert spread[0] == alone[0]
+    assert np.array_equal(spread[1:], np.maximum(alone[1:], np.float32(0.4) * alone[:-1]))
+
+
+def test_a_broken_score_spoils_no_block_behind_it():
+    class Broken(Drawn):
+        def window_mass(self, queries):
+            mass = super().window_mass(queries)
+            mass[:, :, 2], mass[:, :, 4] = np.nan, np.inf
+            return mass
+
+    spread = selector("window-4-max-next").score(Broken(tokens=64))
+    assert np.isfinite(spread[[0, 1, 3, 5, 6, 7]]).all()

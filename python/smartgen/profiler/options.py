@@ -37,14 +37,14 @@ class Options:
     part: tuple[int, int] = (1, 1)
     floor_prompts: int = 6
     signals: tuple[str, ...] = (
-        "window-16-max",
+        "window-16-max-next",
         "window-24-max",
-        "window-32-max",
+        "window-24-max-next",
+        "window-24-headmax-next",
+        "window-32-max-next",
         "window-32-mean",
-        "window-32-headmax",
-        "window-16-max+window-32-mean",
-        "window-24-max+window-32-mean",
-        "window-32-max+window-32-mean",
+        "window-32-mean-next",
+        "window-24-max-next+window-32-mean",
     )
     signal_fractions: tuple[float, ...] = (0.1, 0.2)
     signal_prompts: int = 15

@@ -35,7 +35,7 @@ def _window(match: re.Match[str], profile: Profile | None) -> Rule:
         raise SelectError(
             f"selector {match[0]!r} looks at {queries} queries, must be 1..{_MOST_QUERIES}"
         )
-    return selectors.window(queries, match["pool"])
+    return selectors.window(queries, match["pool"], next_block=match["next"] is not None)
 
 
 # How it is shown, how it is read, how it is made.
@@ -43,8 +43,8 @@ _BUILT_IN: Final[tuple[tuple[str, re.Pattern[str], _Maker], ...]] = tuple(
     (shown, re.compile(pattern), make)
     for shown, pattern, make in (
         (
-            f"window-QUERIES-{'|'.join(POOLS)}",
-            rf"window-(?P<queries>[1-9][0-9]{{0,5}})-(?P<pool>{'|'.join(POOLS)})",
+            f"window-QUERIES-{'|'.join(POOLS)}[-next]",
+            rf"window-(?P<queries>[1-9][0-9]{{0,5}})-(?P<pool>{'|'.join(POOLS)})(?P<next>-next)?",
             _window,
         ),
         ("position", "position", _position),

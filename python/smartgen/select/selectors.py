@@ -17,6 +17,9 @@ from smartgen.select.scoring import score_layer
 
 Rule = Callable[[Evidence], Floats]
 
+# From 0.2 to 1 it makes little difference.
+_NEXT_SHARE: Final = np.float32(0.4)
+
 
 @dataclass(frozen=True)
 class RuleSelector:
@@ -135,11 +138,27 @@ POOLS: Final[dict[str, Callable[[Floats], Floats]]] = {
 }
 
 
-def window(queries: int, pool: str) -> Rule:
-    """Attention of the last prompt queries (SnapKV and its kin)."""
+def window(queries: int, pool: str, *, next_block: bool) -> Rule:
+    """Attention of the last prompt queries (SnapKV and its kin).
+
+    next_block  a block also counts by the one before it. Heads that copy attend to what follows a
+                match: the question finds the sentence, the answer reads on into the next block.
+    """
     pooled = POOLS[pool]
 
     def rule(evidence: Evidence) -> Floats:
-        return pooled(evidence.window_mass(queries))
+        scores = pooled(evidence.window_mass(queries))
+        return reading_on(scores) if next_block else scores
 
     return rule
+
+
+def reading_on(scores: Floats) -> Floats:
+    """Each block's score or a part of its predecessor's, whichever is more; [blocks] both.
+
+    A score that is not finite says nothing of the block behind it.
+    """
+    before = np.where(np.isfinite(scores[:-1]), _NEXT_SHARE * scores[:-1], -np.inf)
+    spread = scores.astype(np.float32)
+    spread[1:] = np.maximum(spread[1:], before)
+    return spread
