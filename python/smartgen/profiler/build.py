@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import torch
@@ -21,19 +21,12 @@ from smartgen.profiler.measure import Measure
 from smartgen.profiler.methods import Choice, Demand, Method
 from smartgen.profiler.options import Options
 from smartgen.profiler.policies import OnDemand
+from smartgen.profiler.progress import Progress
 from smartgen.profiler.prompts import Prompt, Split, fingerprint, make_prompts
 from smartgen.profiler.sample import Sample, Sampler
 from smartgen.profiler.summary import mean_of
 
 Values = dict[str, Any]
-
-
-class Progress(Protocol):
-    """Told of every stage and of every finished piece of it."""
-
-    def stage(self, name: str, pieces: int) -> None: ...
-
-    def done(self) -> None: ...
 
 
 class Builder:

@@ -22,10 +22,9 @@ _UNIFORM: Final = (
 def standard_methods(profile: Profile) -> list[Method]:
     """Every selector alike in all layers, the profile's budgets, and on-demand fetching on top."""
     signal = profile.signal.selector
-    uniform = [name for name in (*_UNIFORM, signal)]
     methods = [
         Method(selector=name, budget="uniform", fraction=fraction)
-        for name in dict.fromkeys(uniform)
+        for name in dict.fromkeys((*_UNIFORM, signal))
         for fraction in (0.1, 0.2)
     ]
     methods += [

@@ -6,7 +6,7 @@ from typing import Any, TextIO
 
 from smartgen.profiler.errors import ProfilerError
 
-from smartgen_lab.measure import fingerprint
+from smartgen_lab.measure import header
 
 Row = dict[str, Any]
 
@@ -25,16 +25,11 @@ class Results:
         self._file: TextIO | None = None
         if self.resumed:
             self.rows = _whole_prompts(lines[1:])
-            header = lines[0]
+            first = lines[0]
         else:
-            header = {
-                "kind": "header",
-                "benchmark": "accuracy",
-                "settings": settings,
-                **fingerprint(),
-            }
+            first = header("accuracy", settings)
         if path is not None:
-            kept = "".join(json.dumps(line) + "\n" for line in (header, *self.rows))
+            kept = "".join(json.dumps(line) + "\n" for line in (first, *self.rows))
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(kept)

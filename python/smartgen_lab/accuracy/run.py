@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import torch
@@ -16,6 +16,7 @@ from smartgen.profiler.errors import ProfilerError
 from smartgen.profiler.identity import identity_of
 from smartgen.profiler.judge import Judge, floor_of
 from smartgen.profiler.methods import Method
+from smartgen.profiler.progress import Progress
 from smartgen.profiler.prompts import Prompt, Split, fingerprint, make_prompts, read_prompts
 from smartgen.profiler.sample import Sampler
 from smartgen.select import SelectError
@@ -52,14 +53,6 @@ class Wanted:
     seed: int = 1
     scale: float = 1.0
     only: tuple[str, ...] = ()
-
-
-class Progress(Protocol):
-    """Told of every stage and of every finished piece of it."""
-
-    def stage(self, name: str, pieces: int) -> None: ...
-
-    def done(self) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)

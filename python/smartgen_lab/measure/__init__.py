@@ -10,7 +10,7 @@ from smartgen_lab.measure.kv import WIRE_OVERHEAD, kv_shape, prefill_seconds
 from smartgen_lab.measure.limits import Limits
 from smartgen_lab.measure.pages import flush_cache, free_tokens, wait_for_free_tokens
 from smartgen_lab.measure.prompts import Prompts
-from smartgen_lab.measure.records import Records
+from smartgen_lab.measure.records import Records, header
 from smartgen_lab.measure.scenario import Scenario, load_scenario
 from smartgen_lab.measure.spread import Spread, spread
 
@@ -26,6 +26,7 @@ __all__ = [
     "fingerprint",
     "flush_cache",
     "free_tokens",
+    "header",
     "kv_shape",
     "load_scenario",
     "prefill_seconds",

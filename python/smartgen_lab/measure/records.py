@@ -14,26 +14,36 @@ from typing import Any, Self, TextIO
 from smartgen_lab.measure.fingerprint import fingerprint
 
 
+def header(benchmark: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """The first line of a result file: what was asked for, when, on which machine."""
+    return {
+        "kind": "header",
+        "benchmark": benchmark,
+        "settings": settings,
+        # A local path in the command would say nothing to a reader elsewhere.
+        "command": " ".join(["python", *(_portable(word) for word in sys.argv)]),
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        **fingerprint(),
+    }
+
+
+def _portable(word: str) -> str:
+    return Path(word).name if Path(word).is_absolute() else word
+
+
 class Records:
     """Without a path nothing is written."""
 
     def __init__(self, path: Path | None, benchmark: str, settings: dict[str, Any]) -> None:
         self._path = path
         self._file: TextIO | None = None
-        self._header = {"benchmark": benchmark, "settings": settings}
+        self._header = header(benchmark, settings)
 
     def __enter__(self) -> Self:
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("w")
-        self.add(
-            "header",
-            **self._header,
-            # A local path in the command would say nothing to a reader elsewhere.
-            command=" ".join(["python", *(Path(a).name if "/" in a else a for a in sys.argv)]),
-            at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            **fingerprint(),
-        )
+        self.add(**self._header)
         return self
 
     def __exit__(

@@ -158,7 +158,8 @@ def _first_that_loads() -> Backend:
         try:
             chosen = _load(name)
         except ImportError as error:
-            _log.info("operators: backend %s is not available (%s)", name, error)
+            # Correct all the same, and far slower: that must not pass unseen.
+            _log.warning("operators: backend %s is not available (%s)", name, error)
             continue
         _log.info("operators: using backend %s", name)
         return cast(Backend, chosen)
